@@ -1,0 +1,22 @@
+# make demo: the main job on embedded data. make test: everything that must hold. Both set themselves up.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+
+.PHONY: demo test clean
+
+demo: .venv/.ready
+	$(BIN)/ser run split-digits --method sgd,er,derpp,ser --memory 50 --seeds 5 --out demo
+
+test: .venv/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+.venv/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv demo

@@ -1,0 +1,59 @@
+"""strongreplay: continual learning with Strong Experience Replay.
+
+Names are loaded when first used, so that importing the package, or asking the command line for help, stays
+quick.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from strongreplay.config import RunConfig, resolve
+    from strongreplay.data.streams import (
+        STREAMS,
+        Stream,
+        build_stream,
+        permutation_maps,
+        remap_pixels,
+        rotation_maps,
+        split_by_class,
+    )
+    from strongreplay.engine import evaluate, train_task
+    from strongreplay.errors import ConfigError, DataError, RunError, SerError
+    from strongreplay.memory import Memory
+    from strongreplay.methods import DER, DERPP, ER, METHODS, SER, SGD, Method, MethodConfig, build_method
+    from strongreplay.nets import NETS, Classifier, build_net
+    from strongreplay.records import RunRecord, read_record, write_record
+    from strongreplay.types import Batch, Problem, Split, Task, Terms, derive_generator
+
+_HOMES = {
+    "config": ("RunConfig", "resolve"),
+    "data.streams": (
+        "STREAMS", "Stream", "build_stream", "permutation_maps", "remap_pixels", "rotation_maps",
+        "split_by_class",
+    ),
+    "engine": ("evaluate", "train_task"),
+    "errors": ("ConfigError", "DataError", "RunError", "SerError"),
+    "memory": ("Memory",),
+    "methods": ("DER", "DERPP", "ER", "METHODS", "SER", "SGD", "Method", "MethodConfig", "build_method"),
+    "nets": ("NETS", "Classifier", "build_net"),
+    "records": ("RunRecord", "read_record", "write_record"),
+    "types": ("Batch", "Problem", "Split", "Task", "Terms", "derive_generator"),
+}  # fmt: skip
+
+__all__ = [
+    "DER", "DERPP", "ER", "METHODS", "NETS", "SER", "SGD", "STREAMS",
+    "Batch", "Classifier", "ConfigError", "DataError", "Memory", "Method", "MethodConfig", "Problem",
+    "RunConfig", "RunError", "RunRecord", "SerError", "Split", "Stream", "Task", "Terms",
+    "build_method", "build_net", "build_stream", "derive_generator", "evaluate", "permutation_maps",
+    "read_record", "remap_pixels", "resolve", "rotation_maps", "split_by_class", "train_task", "write_record",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{home}"), name)
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

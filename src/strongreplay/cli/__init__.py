@@ -1,0 +1,48 @@
+"""ser: the only place that parses arguments, prints or exits. Only commands that need torch import it."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from strongreplay import __version__
+from strongreplay.cli import data, listing, show, train
+from strongreplay.errors import ConfigError, SerError
+
+app = typer.Typer(
+    help="Continual learning with Strong Experience Replay.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("run")(train.run_command)
+app.command("compare")(show.compare_command)
+app.command("show")(show.show_command)
+app.add_typer(listing.app, name="list")
+app.add_typer(data.app, name="data")
+
+
+def show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"ser {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and leave."),
+    ] = False,
+) -> None:
+    """Continual learning with Strong Experience Replay."""
+
+
+def main() -> None:
+    try:
+        app()
+    except SerError as error:
+        # One line a fault: a ConfigError may carry several.
+        for line in str(error).splitlines():
+            typer.secho(f"error: {line}", fg="red", err=True)
+        sys.exit(2 if isinstance(error, ConfigError) else 1)

@@ -1,0 +1,150 @@
+"""ser show and ser compare: records as tables and a picture."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from strongreplay.errors import DataError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from strongreplay.records import RunRecord
+    from strongreplay.report.tables import Group
+
+TITLES = {"class-il": "Class-IL", "task-il": "Task-IL", "domain-il": "Domain-IL"}
+
+
+def compare_command(
+    paths: Annotated[list[Path], typer.Argument(help="Folders of records, or records.")],
+    picture: Annotated[
+        Path | None, typer.Option(help="Where the picture goes [default: into the first folder].")
+    ] = None,
+) -> None:
+    """Print a table of mean accuracy and forgetting over seeds, and draw accuracy after each task."""
+    present(load(paths), paths[0] if paths[0].is_dir() else paths[0].parent, picture)
+
+
+def show_command(paths: Annotated[list[Path], typer.Argument(help="Records, or folders of them.")]) -> None:
+    """Print what records hold: settings, accuracy after each task, time and memory."""
+    from rich.console import Console
+
+    console = Console()
+    for record in load(paths):
+        show_record(console, record)
+
+
+def load(paths: list[Path]) -> "list[RunRecord]":
+    """All records found; what is damaged or foreign is named and passed over."""
+    from strongreplay.records import read_folder
+
+    for path in paths:
+        if not path.exists():
+            raise DataError(f"{path}: no such file or folder; give what ser run wrote with --out")
+    records, problems = read_folder(paths)
+    for problem in problems:
+        typer.echo(f"passed over {problem}", err=True)
+    if not records:
+        raise DataError(
+            f"no records in {', '.join(map(str, paths))}; make some with: ser run STREAM --out DIR"
+        )
+    return records
+
+
+def present(records: "list[RunRecord]", folder: Path, picture: Path | None = None) -> None:
+    """One table and one picture a stream."""
+    from rich.console import Console
+
+    from strongreplay.report.figures import accuracy_curves
+    from strongreplay.report.tables import group_records
+
+    groups = group_records(records)
+    console = Console()
+    streams = list(dict.fromkeys(group.stream for group in groups))
+    for stream in streams:
+        own = [group for group in groups if group.stream == stream]
+        console.print(comparison(stream, own))
+        path = picture or folder / f"{stream}.png"
+        if picture and len(streams) > 1:
+            path = picture.with_stem(f"{picture.stem}-{stream}")
+        console.print(f"picture: {accuracy_curves(own, path)}", soft_wrap=True, highlight=False)
+
+
+def comparison(stream: str, groups: "list[Group]") -> "Table":
+    """Mean ± deviation over seeds, the best of each column in bold."""
+    from rich.table import Table
+
+    settings = [s for s in TITLES if any(s in group.records[0].settings for group in groups)]
+    numbers = [("average_accuracy", "accuracy", max), ("forgetting", "forgetting", min)]
+    table = Table(title=f"{stream}: mean ± deviation over seeds, in per cent", title_justify="left")
+    table.add_column("method")
+    table.add_column("memory", justify="right")
+    columns: list[list[str]] = []
+    for setting in settings:
+        for score, title, best_of in numbers:
+            cells = [group.score(setting, score) for group in groups]
+            # Joint training is an upper bound, not a competitor.
+            rivals = [
+                cell.mean
+                for cell, group in zip(cells, groups, strict=True)
+                if cell and group.method != "joint"
+            ]
+            best = best_of(rivals) if rivals else None
+            columns.append([bold(str(cell or "-"), cell is not None and cell.mean == best) for cell in cells])
+            table.add_column(f"{TITLES[setting]}\n{title}", justify="right")
+    table.add_column("n", justify="right")
+    for group, *texts in zip(groups, *columns, strict=True):
+        size = "-" if group.memory_size is None else str(group.memory_size)
+        table.add_row(group.name, size, *texts, str(len(group.records)))
+    return table
+
+
+def bold(text: str, wanted: bool) -> str:
+    return f"[bold]{text}[/bold]" if wanted else text
+
+
+def show_record(console: "Console", record: "RunRecord") -> None:
+    from rich.table import Table
+
+    from strongreplay.records import flatten
+
+    size = "" if record.memory_size is None else f", memory {record.memory_size}"
+    console.rule(f"{record.stream}, {record.method}{size}, seed {record.seed}", align="left")
+    for setting in record.settings:
+        rows = record.matrix(setting)
+        table = Table(
+            title=f"{TITLES[setting]}: accuracy (%) on each task, after each task", title_justify="left"
+        )
+        table.add_column("after")
+        for task in range(len(rows[-1])):
+            table.add_column(f"{task + 1}", justify="right")
+        for index, row in enumerate(rows):
+            after = "all" if len(rows) < len(row) else str(index + 1)
+            table.add_row(after, *("" if value is None else f"{value:.1f}" for value in row))
+        console.print(table)
+        scores = {
+            key: record.score(setting, key)
+            for key in record.results["accuracy"][setting]
+            if key not in ("matrix", "untrained")
+        }
+        told = (f"{key.replace('_', ' ')} {value:.2f}" for key, value in scores.items() if value is not None)
+        console.print(", ".join(told), highlight=False)
+    settings = (f"{key}={value}" for key, value in flatten(record.config).items())
+    console.print(f"settings: {', '.join(settings)}", highlight=False, soft_wrap=True)
+    measured = record.measured
+    phases = (
+        f"{name} {phase['seconds']:.1f} s, peak {phase['peak_memory_bytes'] / 2**20:,.0f} MiB"
+        for name, phase in measured.get("phases", {}).items()
+    )
+    console.print(f"phases: {'; '.join(phases)}", highlight=False, soft_wrap=True)
+    facts = {
+        **measured.get("versions", {}),
+        **measured.get("hardware", {}),
+        "started": measured.get("started"),
+    }
+    console.print(
+        f"made with: {', '.join(f'{k} {v}' for k, v in facts.items())}", highlight=False, soft_wrap=True
+    )
+    console.print(f"recipe: {measured.get('recipe', '-')}\n", highlight=False, soft_wrap=True)

@@ -1,0 +1,171 @@
+"""ser run: one stream, one or more methods, several seeds; every finished seed leaves a record."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from strongreplay.cli.data import data_folder
+from strongreplay.errors import ConfigError
+
+if TYPE_CHECKING:
+    from strongreplay.config import RunConfig
+    from strongreplay.records import RunRecord
+
+
+def run_command(
+    stream: Annotated[str, typer.Argument(help="The stream to learn; see: ser list streams")],
+    method: Annotated[
+        list[str],
+        typer.Option("--method", "-m", help="Method, or several with commas; see: ser list methods"),
+    ] = ["ser"],  # noqa: B006 - typer reads it, nobody writes it
+    memory: Annotated[int | None, typer.Option(help="Samples kept by methods that have a memory.")] = None,
+    seeds: Annotated[str, typer.Option(help="How many seeds (5: 0 to 4), or which ones (3,7 or 4,).")] = "1",
+    settings: Annotated[
+        list[str],
+        typer.Option("--set", "-s", metavar="KEY=VALUE", help="Override a setting, such as train.epochs=5."),
+    ] = [],  # noqa: B006
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for records and the picture.")] = Path(
+        "runs"
+    ),
+    data: Annotated[
+        Path | None, typer.Option(help="Data folder [default: $STRONGREPLAY_DATA, else the cache folder].")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps ...")] = "auto",
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads [default: PyTorch's choice].")
+    ] = None,
+) -> None:
+    """Learn a stream and record what came of it; what is recorded already is not run again."""
+    names = [name.strip() for entry in method for name in entry.split(",") if name.strip()]
+    if not names:
+        raise ConfigError("--method must name at least one method; see: ser list methods")
+    numbers = parse_seeds(seeds)
+
+    import torch
+
+    from strongreplay.config import parse_settings
+    from strongreplay.run import find_device
+
+    if threads:
+        torch.set_num_threads(threads)
+    place = str(find_device(device))
+    configs = plan(stream, names, memory, numbers, parse_settings(settings))
+    finished: list[RunRecord] = []
+    try:
+        run_all(configs, finished, out, data_folder(data), place)
+    except KeyboardInterrupt:
+        typer.echo(
+            f"\nstopped; {len(finished)} of {len(configs)} runs are recorded in {out}. "
+            "Repeat the command to go on with the rest.",
+            err=True,
+        )
+        raise typer.Exit(130) from None
+    from strongreplay.cli.show import present
+
+    present(finished, out)
+
+
+def parse_seeds(text: str) -> list[int]:
+    """A count, or the seeds themselves when there is a comma."""
+    try:
+        numbers = (
+            [int(part) for part in text.split(",") if part.strip()] if "," in text else list(range(int(text)))
+        )
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < 0:
+        raise ConfigError(
+            f"--seeds must be a count >= 1 or numbers >= 0 with commas, got '{text}'; try --seeds 5"
+        )
+    return list(dict.fromkeys(numbers))
+
+
+def plan(
+    stream: str, names: list[str], memory: int | None, seeds: list[int], settings: dict[str, str]
+) -> "list[RunConfig]":
+    """Every run to be made, checked before the first one starts."""
+    from strongreplay.config import resolve
+    from strongreplay.methods import METHODS
+
+    configs, faults = [], []
+    for name in names:
+        try:
+            configs += [resolve(stream, name, memory, seed, settings) for seed in seeds]
+        except ConfigError as error:
+            faults += [line for line in str(error).splitlines() if line not in faults]
+    if faults:
+        raise ConfigError("\n".join(faults))
+    if memory is not None:
+        without = [name for name in names if not METHODS[name].has_memory]
+        if without:
+            typer.echo(f"note: {', '.join(without)} keeps no memory; --memory does not apply", err=True)
+        warn_small_memory(stream, memory, [name for name in names if name not in without])
+    return configs
+
+
+def warn_small_memory(stream: str, memory: int, names: list[str]) -> None:
+    from strongreplay.data.files import DATASETS
+    from strongreplay.data.streams import STREAMS
+
+    num_classes = DATASETS[STREAMS[stream].dataset].num_classes
+    if names and memory < num_classes:
+        typer.echo(
+            f"note: a memory of {memory} samples is smaller than the {num_classes} classes of {stream}; "
+            "some classes will never be replayed",
+            err=True,
+        )
+
+
+def run_all(
+    configs: "list[RunConfig]", finished: "list[RunRecord]", out: Path, folder: Path, device: str
+) -> None:
+    """Run what is not recorded yet, with one bar for all and one for the run at hand."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from strongreplay.cli.progress import BarWatcher
+    from strongreplay.errors import DataError
+    from strongreplay.records import read_record, record_path, write_record, write_text
+    from strongreplay.run import StoppedRun, run
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        overall = progress.add_task("all runs", total=len(configs))
+        for config in configs:
+            name = f"{config.stream} {config.method_name} seed {config.seed}"
+            path = record_path(out, config.to_dict())
+            if path.exists():
+                try:
+                    finished.append(read_record(path))
+                    console.print(
+                        f"{name}: recorded already, skipped ({path})", highlight=False, soft_wrap=True
+                    )
+                    progress.advance(overall)
+                    continue
+                except DataError as error:
+                    console.print(f"{name}: {error}; running again", highlight=False, soft_wrap=True)
+            start = time.perf_counter()
+            with BarWatcher(progress, name) as watcher:
+                try:
+                    record = run(config, folder=folder, device=device, watcher=watcher)
+                except StoppedRun as error:
+                    kept = path.with_suffix(".stopped")
+                    write_text(kept, error.record.to_json())
+                    raise StoppedRun(
+                        f"{name} stopped at {error}. Kept so far: {kept}", error.record
+                    ) from None
+            write_record(out, record)
+            finished.append(record)
+            progress.advance(overall)
+            console.print(
+                f"{name}: {headline(record)} in {time.perf_counter() - start:.1f} s", highlight=False
+            )
+
+
+def headline(record: "RunRecord") -> str:
+    return ", ".join(
+        f"{setting} {record.score(setting, 'average_accuracy'):.2f} %" for setting in record.settings
+    )

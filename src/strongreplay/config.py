@@ -1,0 +1,206 @@
+"""RunConfig: everything that decides a run, validated once, all faults told together.
+
+Values come, later ones winning, from the defaults of each section, the recipe of the stream, method and
+memory size, and the user's own `key=value` settings.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from strongreplay.data.streams import STREAMS
+from strongreplay.errors import ConfigError, unknown
+from strongreplay.methods import METHODS, MethodConfig, check_setting
+from strongreplay.nets import NETS
+from strongreplay.recipes import find_recipe
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class TrainConfig(Section):
+    """How each task is trained: plain SGD, its rate multiplied by `decay` after each milestone."""
+
+    lr: float = Field(0.1, gt=0, description="learning rate")
+    epochs: int = Field(1, ge=1, description="passes over each task")
+    batch_size: int = Field(32, ge=1, description="samples a step")
+    milestones: tuple[int, ...] = Field(
+        (), description="epochs after which the rate decays; restarts every task"
+    )
+    decay: float = Field(0.1, gt=0, le=1, description="factor of each decay")
+    momentum: float = Field(0.0, ge=0, lt=1)
+    weight_decay: float = Field(0.0, ge=0)
+
+
+class NetConfig(Section):
+    name: str
+    width: int | None = Field(None, ge=1, description="hidden units or first channels; none: as published")
+    bias: Literal["zero", "default"] | None = Field(None, description="mlp only: how biases start")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {key: value for key, value in self.model_dump(exclude={"name"}).items() if value is not None}
+
+
+class EvalConfig(Section):
+    batch_size: int = Field(1000, ge=1, description="samples a forward pass")
+    candidates: Literal["seen", "all"] = Field(
+        "seen", description="Class-IL answers among seen or all classes"
+    )
+
+
+class DataConfig(Section):
+    validation: float = Field(
+        0.0, ge=0, lt=1, description="judge on this part of the training data, for tuning"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """One run: a stream, a method with its settings, a net, a schedule and a seed."""
+
+    stream: str
+    method_name: str
+    seed: int
+    method: MethodConfig
+    net: NetConfig
+    train: TrainConfig
+    eval: EvalConfig
+    data: DataConfig
+    source: str  # of the recipe
+
+    def to_dict(self) -> dict[str, Any]:
+        """What decides the results, and nothing else."""
+        return {
+            "stream": self.stream,
+            "seed": self.seed,
+            "method": {"name": self.method_name, **self.method.model_dump(mode="json")},
+            **{
+                name: getattr(self, name).model_dump(mode="json") for name in ("net", "train", "eval", "data")
+            },
+        }
+
+
+def resolve(
+    stream: str,
+    method: str,
+    memory_size: int | None = None,
+    seed: int = 0,
+    settings: Mapping[str, Any] | None = None,
+) -> RunConfig:
+    """The whole configuration of a run, or one ConfigError that lists everything wrong with it."""
+    faults = [
+        str(unknown(kind, name, table, f"See: ser list {kind}s"))
+        for kind, name, table in (("stream", stream, STREAMS), ("method", method, METHODS))
+        if name not in table
+    ]
+    if faults:
+        raise ConfigError("\n".join(faults))
+    row = METHODS[method]
+    check_setting(method, STREAMS[stream].setting, stream)
+    if memory_size is None and row.has_memory:
+        memory_size = (settings or {}).get("method.memory_size")
+    try:
+        published_size = None if memory_size is None else int(memory_size)
+    except (TypeError, ValueError):
+        published_size = None  # said below, with all other faults
+    recipe = find_recipe(stream, method, published_size)
+    values = {"net.name": STREAMS[stream].net, **recipe.settings}
+    if memory_size is not None and row.has_memory:
+        values["method.memory_size"] = memory_size
+    values |= settings or {}
+    sections: dict[str, type[BaseModel]] = {
+        "method": row.config, "net": NetConfig, "train": TrainConfig, "eval": EvalConfig, "data": DataConfig
+    }  # fmt: skip
+    built, faults = build_sections(sections, values)
+    if isinstance(net := built.get("net"), NetConfig):
+        faults += net_faults(net)
+    if seed < 0:
+        faults.append(f"seed must be >= 0, got {seed}")
+    if faults:
+        raise ConfigError("\n".join(faults))
+    return RunConfig(stream, method, seed, source=recipe.source, **built)
+
+
+def build_sections(
+    sections: Mapping[str, type[BaseModel]], values: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """Each section as its own model, and a line for everything that does not fit."""
+    known = [f"{name}.{key}" for name, model in sections.items() for key in model.model_fields]
+    grouped: dict[str, dict[str, Any]] = {name: {} for name in sections}
+    faults = []
+    for key, value in values.items():
+        name, _, rest = key.partition(".")
+        if key not in known:
+            nearest = get_close_matches(key, known, n=1, cutoff=0.5)
+            options = ", ".join(k for k in known if k.startswith(f"{name}.")) or ", ".join(known)
+            hint = f"did you mean '{nearest[0]}'?" if nearest else f"known: {options}"
+            faults.append(f"unknown setting '{key}'; {hint}")
+        else:
+            grouped[name][rest] = from_text(value, sections[name].model_fields[rest].annotation)
+    built: dict[str, Any] = {}
+    for name, model in sections.items():
+        try:
+            built[name] = model(**grouped[name])
+        except ValidationError as error:
+            faults += [describe(name, fault) for fault in error.errors()]
+    return built, faults
+
+
+def from_text(value: Any, annotation: Any) -> Any:
+    """A value typed at the command line: commas make lists, 'none' is none; the rest is left to the model."""
+    if not isinstance(value, str):
+        return value
+    if get_origin(annotation) is tuple:
+        return [part.strip() for part in value.split(",") if part.strip()]
+    if value.lower() == "none" and get_origin(annotation) is UnionType and type(None) in get_args(annotation):
+        return None
+    return value
+
+
+RULES = {
+    "greater_than_equal": "must be >= {ge}",
+    "greater_than": "must be > {gt}",
+    "less_than_equal": "must be <= {le}",
+    "less_than": "must be < {lt}",
+    "literal_error": "must be {expected}",
+    "finite_number": "must be a finite number",
+    "int_parsing": "must be a whole number",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_parsing": "must be a number",
+    "float_type": "must be a number",
+    "bool_parsing": "must be true or false",
+    "too_short": "must not be empty",
+}
+
+
+def describe(section: str, fault: Any) -> str:
+    """One of pydantic's findings in the words of this package."""
+    key = ".".join([section, *(str(part) for part in fault["loc"] if isinstance(part, str))])
+    rule = RULES.get(fault["type"], fault["msg"]).format(**fault.get("ctx", {}))
+    return f"{key} {rule}, got {fault['input']!r}"
+
+
+def net_faults(net: NetConfig) -> list[str]:
+    if net.name not in NETS:
+        return [str(unknown("net", net.name, NETS, "See: ser list nets"))]
+    allowed = NETS[net.name].options
+    return [
+        f"net.{key} is not an option of {net.name}; it has {', '.join(allowed)}"
+        for key in net.options
+        if key not in allowed
+    ]
+
+
+def parse_settings(pairs: list[str]) -> dict[str, str]:
+    """`key=value` texts as a mapping; a text of another form is named."""
+    wrong = [pair for pair in pairs if "=" not in pair]
+    if wrong:
+        raise ConfigError(f"--set takes KEY=VALUE, such as train.epochs=5; got {', '.join(map(repr, wrong))}")
+    return {key.strip(): value.strip() for key, value in (pair.split("=", 1) for pair in pairs)}

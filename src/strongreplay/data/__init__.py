@@ -1,0 +1,1 @@
+"""From files and arrays to streams of tasks."""

@@ -1,0 +1,76 @@
+"""Download one published file: mirrors in order, checksum verified, in place all at once or not at all."""
+
+import os
+import tempfile
+from pathlib import Path
+
+from strongreplay.data.archives import CHUNK_SIZE, Archive, Progress, checksum_fault
+from strongreplay.errors import DataError
+
+TIMEOUT = 30.0  # seconds without a byte before the next mirror is tried
+
+
+class _Bar:
+    """The shape of progress bar that pooch drives, handed on to a callback."""
+
+    def __init__(self, what: str, progress: Progress) -> None:
+        self.what, self.progress = what, progress
+        self.total = self.done = 0
+
+    def update(self, step: int) -> None:
+        self.done = min(self.done + step, self.total or self.done + step)
+        self.progress(self.what, self.done, self.total)
+
+    def reset(self) -> None:
+        self.done = 0
+
+    def close(self) -> None:
+        pass
+
+
+def download(archive: Archive, folder: Path, progress: Progress | None = None) -> Path:
+    """Fetch the archive into the data folder from the first mirror that has the right bytes."""
+    target = folder / archive.path
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = tempfile.TemporaryDirectory(prefix=f".{target.name}.part-", dir=target.parent)
+    except OSError as error:
+        raise DataError(
+            f"{target.parent} cannot be written: {error.strerror}; make it writable or choose another folder"
+        ) from error
+    reasons = []
+    with part:
+        for mirror in archive.mirrors:
+            try:
+                _download_from(mirror, Path(part.name) / target.name, archive.checksum, progress)
+                os.replace(Path(part.name) / target.name, target)
+                return target
+            except (
+                OSError,
+                ValueError,
+            ) as error:  # the network's errors are OSErrors, bad addresses ValueErrors
+                reasons.append(f"{mirror}: {_reason(error)}")
+    raise DataError(
+        f"{archive.path} could not be downloaded ({'; '.join(reasons)}); "
+        f"try again later, or place the file by hand at {target} (checksum {archive.checksum})"
+    )
+
+
+def _download_from(mirror: str, path: Path, checksum: str, progress: Progress | None) -> None:
+    import pooch  # type: ignore[import-untyped]
+
+    bar = _Bar(path.name, progress) if progress else False
+    with path.open("wb") as file:
+        pooch.HTTPDownloader(bar, CHUNK_SIZE >> 4, timeout=TIMEOUT)(mirror, file, None)
+        file.flush()
+        os.fsync(file.fileno())
+    if fault := checksum_fault(path, checksum):
+        raise DataError(fault)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, DataError):
+        return str(error)
+    if (response := getattr(error, "response", None)) is not None:
+        return f"HTTP {response.status_code}"
+    return getattr(error, "strerror", None) or type(error).__name__

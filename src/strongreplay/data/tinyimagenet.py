@@ -1,0 +1,315 @@
+"""TinyImageNet: 110,000 small JPEGs, decoded once into arrays beside the data and memory-mapped from then on.
+
+Classes are in the order of wnids.txt; the validation images are the test split, because the published test
+images have no labels; grey images become RGB. The zip is never unpacked to disk.
+"""
+
+import json
+import os
+import re
+import shutil
+import sys
+import uuid
+import warnings
+import zipfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from io import BytesIO
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import numpy as np
+import torch
+
+from strongreplay.data.archives import Bytes, Damaged, Finding, Progress, digest, exists, reading
+from strongreplay.errors import DataError
+from strongreplay.types import Split
+
+TREE = "tiny-imagenet-200"
+CACHE = f"{TREE}.cache"
+FORMAT = 1  # of the cache; raise it when the files in there change their meaning
+SPLITS = ("train", "test")
+SIDE = 64
+FILE_LIMIT = 1 << 20  # bytes; the largest JPEG and the annotations stay well below
+PROGRESS_STEP = 250  # images between two reports
+
+
+class Counts(NamedTuple):
+    """How many classes and images there must be; every class has the same number of images."""
+
+    num_classes: int
+    num_train: int
+    num_test: int
+
+
+class Listing(NamedTuple):
+    """The class order, and each split's files with their labels in the order of the arrays."""
+
+    wnids: list[str]
+    splits: dict[str, list[tuple[str, int]]]
+
+
+class Source:
+    """The files of the unpacked tree, or else of the zip, by their name in the zip."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.entries: zipfile.ZipFile | None = None
+        self.path = folder / TREE
+        if not exists(self.path):
+            self.path = folder / f"{TREE}.zip"
+            with reading(self.path):
+                self.entries = zipfile.ZipFile(self.path)
+
+    def close(self) -> None:
+        if self.entries:
+            self.entries.close()
+
+    def read(self, name: str) -> bytes:
+        """The whole of a small file."""
+        with reading(Path(name), self.path), self._open(name) as file:
+            content = file.read(FILE_LIMIT + 1)
+        if len(content) > FILE_LIMIT:
+            raise Damaged(self.path, f"(its {name}) has more than {FILE_LIMIT:,} bytes")
+        return content
+
+    def _open(self, name: str) -> IO[bytes]:
+        if self.entries is None:
+            return (self.folder / name).open("rb")
+        if name not in self.entries.NameToInfo:
+            raise FileNotFoundError(name)
+        entry = self.entries.getinfo(name)
+        if entry.file_size > FILE_LIMIT or entry.compress_type not in (
+            zipfile.ZIP_STORED,
+            zipfile.ZIP_DEFLATED,
+        ):
+            raise Damaged(self.path, f"(its {name}) has {entry.file_size:,} bytes in a form not expected")
+        return self.entries.open(entry)
+
+    def read_lines(self, name: str) -> list[str]:
+        with reading(Path(name), self.path):
+            return self.read(name).decode("ascii").splitlines()
+
+    def read_image(self, name: str) -> Bytes:
+        """A decoded image (3, 64, 64); one of another size is refused by its header."""
+        from PIL import Image
+
+        content = self.read(name)
+        with reading(Path(name), self.path):
+            try:
+                with Image.open(BytesIO(content), formats=("JPEG",)) as image:
+                    if image.size != (SIDE, SIDE):
+                        raise Damaged(
+                            self.path, f"(its {name}) has {image.size} pixels, expected {(SIDE, SIDE)}"
+                        )
+                    return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
+            except Image.DecompressionBombError as error:
+                raise ValueError(str(error)) from error
+
+
+def list_images(source: Source, counts: Counts) -> Listing:
+    """Every image's name and label, from wnids.txt and val_annotations.txt."""
+    wnids = source.read_lines(f"{TREE}/wnids.txt")
+    if len(set(wnids)) != counts.num_classes or not all(re.fullmatch(r"n\d{8}", wnid) for wnid in wnids):
+        raise Damaged(
+            source.path, f"(its wnids.txt) is not {counts.num_classes} different ids like n01443537"
+        )
+    train = [
+        (f"{TREE}/train/{wnid}/images/{wnid}_{place}.JPEG", label)
+        for label, wnid in enumerate(wnids)
+        for place in range(counts.num_train // counts.num_classes)
+    ]
+    columns = {wnid: label for label, wnid in enumerate(wnids)}
+    test: dict[str, int] = {}
+    for line in source.read_lines(f"{TREE}/val/val_annotations.txt"):
+        name, _, rest = line.partition("\t")
+        wnid = rest.partition("\t")[0]
+        if not re.fullmatch(r"val_\d+\.JPEG", name) or wnid not in columns:
+            raise Damaged(
+                source.path, f"(its val_annotations.txt) has the line {line[:80]!r}, expected file and id"
+            )
+        test[f"{TREE}/val/images/{name}"] = columns[wnid]
+    per_class = set(Counter(test.values()).values())
+    if len(test) != counts.num_test or per_class != {counts.num_test // counts.num_classes}:
+        raise Damaged(
+            source.path,
+            f"(its val_annotations.txt) names {len(test):,} images, {sorted(per_class)} a class, "
+            f"expected {counts.num_test:,}, equally many a class",
+        )
+    return Listing(wnids, {"train": train, "test": list(test.items())})
+
+
+def read_images(source: Source, listing: Listing, split: str, progress: Progress | None) -> Iterator[Bytes]:
+    """The decoded images of a split, one after another."""
+    files = listing.splits[split]
+    for done, (name, _) in enumerate(files, start=1):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow warns about side data that plays no part here
+            image = source.read_image(name)
+        yield image
+        if progress and (done % PROGRESS_STEP == 0 or done == len(files)):
+            progress(f"decoding {split} images", done, len(files))
+
+
+def read(folder: Path, counts: Counts, progress: Progress | None = None) -> tuple[Split, Split]:
+    """Both splits, images memory-mapped; the first time everything is decoded into the cache."""
+    cache = folder / CACHE
+    if not exists(cache):
+        try:
+            with _only_one_process(folder):
+                if not exists(cache):  # another process may have made it meanwhile
+                    _make_cache(folder, counts, progress)
+        except OSError as error:
+            text = (
+                f"{cache} cannot be written: {error.strerror}; make room for it or choose another data folder"
+            )
+            raise DataError(text) from error
+    return open_cache(cache, counts)
+
+
+@contextmanager
+def _only_one_process(folder: Path) -> Iterator[None]:
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    path = folder / f"{CACHE}.lock"
+    with path.open("wb") as file:
+        with suppress(OSError):  # a file system without locks; at worst the work is done twice
+            fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _make_cache(folder: Path, counts: Counts, progress: Progress | None) -> None:
+    for stale in folder.glob(f"{CACHE}.part-*"):
+        shutil.rmtree(stale)
+    part = folder / f"{CACHE}.part-{uuid.uuid4().hex}"
+    with closing(Source(folder)) as source:
+        listing = list_images(source, counts)
+        part.mkdir()
+        try:
+            for split in listing.splits:
+                _write_split(part, source, listing, split, progress)
+            _write_manifest(part, listing, counts)
+            for path in (*part.iterdir(), part):
+                _sync(path)
+            part.rename(folder / CACHE)
+            _sync(folder)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+
+
+def _write_split(part: Path, source: Source, listing: Listing, split: str, progress: Progress | None) -> None:
+    labels = np.array([label for _, label in listing.splits[split]], np.int64)
+    np.save(part / f"{split}-labels.npy", labels, allow_pickle=False)
+    # Written one after another and not through a memory map, where a full disk would kill the process.
+    with (part / f"{split}.npy").open("wb") as file:
+        header = {"descr": "|u1", "fortran_order": False, "shape": (len(labels), 3, SIDE, SIDE)}
+        np.lib.format.write_array_header_1_0(file, header)
+        for image in read_images(source, listing, split, progress):
+            file.write(image.tobytes())
+
+
+def _write_manifest(part: Path, listing: Listing, counts: Counts) -> None:
+    files = {
+        name: {
+            "dtype": dtype,
+            "shape": shape,
+            "size": (part / name).stat().st_size,
+            "sha256": digest(part / name, "sha256"),
+        }
+        for name, (dtype, shape) in _arrays(counts).items()
+    }
+    manifest = {"format": FORMAT, "wnids": listing.wnids, "files": files}
+    (part / "manifest.json").write_text(json.dumps(manifest, indent=1))
+
+
+def _sync(path: Path) -> None:
+    if sys.platform == "win32" and path.is_dir():
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _arrays(counts: Counts) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """The dtype and shape of every array in the cache."""
+    lengths = {"train": counts.num_train, "test": counts.num_test}
+    images = {f"{split}.npy": ("uint8", (length, 3, SIDE, SIDE)) for split, length in lengths.items()}
+    return images | {f"{split}-labels.npy": ("int64", (length,)) for split, length in lengths.items()}
+
+
+def open_cache(cache: Path, counts: Counts) -> tuple[Split, Split]:
+    """Both splits of a cache whose manifest, sizes and shapes are right; checksums are for the check."""
+    _read_manifest(cache, counts)
+    tensors = {}
+    for name, (dtype, shape) in _arrays(counts).items():
+        with reading(Path(name), cache):
+            # Copy on write: torch knows no read-only tensors, and the file must stay as it is.
+            array = np.load(cache / name, mmap_mode="c", allow_pickle=False)
+            if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
+                raise ValueError(f"{array.dtype} of shape {array.shape}, expected {dtype} of {shape}")
+            tensors[name] = torch.from_numpy(array)
+    train, test = (Split(tensors[f"{split}.npy"], tensors[f"{split}-labels.npy"].clone()) for split in SPLITS)
+    for labels in (train.labels, test.labels):
+        if labels.min() < 0 or labels.max() >= counts.num_classes:
+            raise Damaged(cache, f"has a label outside 0 to {counts.num_classes - 1}")
+    return train, test
+
+
+def _read_manifest(cache: Path, counts: Counts) -> dict[str, str]:
+    """Each file's SHA-256, once format, shapes and sizes are right."""
+    with reading(Path("manifest.json"), cache):
+        with (cache / "manifest.json").open("rb") as file:
+            manifest = json.loads(file.read(FILE_LIMIT))
+        if manifest["format"] != FORMAT or len(manifest["wnids"]) != counts.num_classes:
+            got = f"format {manifest['format']} with {len(manifest['wnids'])} classes"
+            raise ValueError(f"{got}, expected format {FORMAT} with {counts.num_classes}")
+        sums = {}
+        for name, (dtype, shape) in _arrays(counts).items():
+            row = manifest["files"][name]
+            found = (row["dtype"], tuple(row["shape"]), (cache / name).stat().st_size)
+            if found != (expected := (dtype, shape, row["size"])):
+                raise ValueError(f"{name} is {found}, expected {expected}")
+            sums[name] = str(row["sha256"])
+        return sums
+
+
+def check(folder: Path, counts: Counts, progress: Progress | None = None) -> list[Finding]:
+    """What is right and wrong with the cache and the tree, every byte read; the zip has its checksum."""
+    findings = []
+    for place, verify in ((CACHE, _check_cache), (TREE, _check_tree)):
+        if exists(folder / place):
+            try:
+                note = verify(folder, counts, progress)
+                findings.append(Finding(folder / place, True, note))
+            except DataError as error:
+                findings.append(Finding(folder / place, False, str(error)))
+    return findings
+
+
+def _check_cache(folder: Path, counts: Counts, progress: Progress | None) -> str:
+    cache = folder / CACHE
+    open_cache(cache, counts)
+    for done, (name, expected) in enumerate(_read_manifest(cache, counts).items(), start=1):
+        if (got := digest(cache / name, "sha256")) != expected:
+            raise Damaged(cache, f"(its {name}) has sha256 {got}, expected {expected}")
+        if progress:
+            progress("checking the cache", done, 4)
+    return "checksums and structure are right"
+
+
+def _check_tree(folder: Path, counts: Counts, progress: Progress | None) -> str:
+    source = Source(folder)
+    listing = list_images(source, counts)
+    for split in listing.splits:
+        for _ in read_images(source, listing, split, progress):
+            pass
+    return "no published checksum; every image can be decoded"

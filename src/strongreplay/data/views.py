@@ -1,0 +1,45 @@
+"""Whole-batch views: from images as stored (uint8) to what a net sees (float), one tensor operation after
+another.
+
+Padding happens on raw pixels, before normalisation, so that the border is black and not the mean colour.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from strongreplay.types import View
+
+
+def scale(images: Tensor) -> Tensor:
+    """uint8 to float in [0, 1]; float features pass through untouched."""
+    return images if images.is_floating_point() else images.float().div_(255)
+
+
+def normalise(mean: Sequence[float], std: Sequence[float]) -> View:
+    """A view that scales to [0, 1] and standardises each channel."""
+    means = torch.tensor(mean).view(-1, 1, 1)
+    stds = torch.tensor(std).view(-1, 1, 1)
+
+    def view(images: Tensor) -> Tensor:
+        nonlocal means, stds
+        if means.device != images.device:  # once: the constants follow the data to its device
+            means, stds = means.to(images.device), stds.to(images.device)
+        return scale(images).sub_(means).div_(stds)
+
+    return view
+
+
+def crop_flip(images: Tensor, pad: int, generator: torch.Generator) -> Tensor:
+    """Each image cropped at its own place out of its zero-padded self and mirrored by its own fair coin."""
+    count, channels, height, width = images.shape
+    offsets = torch.randint(2 * pad + 1, (2, count, 1), generator=generator)
+    mirrored = torch.randint(2, (count, 1), generator=generator)
+    columns = torch.arange(width)
+    columns = torch.where(mirrored.bool(), width - 1 - columns, columns) + offsets[1]  # (B, W)
+    rows = torch.arange(height) + offsets[0]  # (B, H)
+    places = rows[:, :, None] * (width + 2 * pad) + columns[:, None, :]  # (B, H, W) in the padded image
+    padded = torch.nn.functional.pad(images, (pad, pad, pad, pad)).flatten(2)
+    places = places.to(images.device).view(count, 1, -1).expand(-1, channels, -1)
+    return padded.gather(2, places).view(images.shape)

@@ -1,0 +1,142 @@
+"""Memory: columns of tensors that hold a bounded, uniform sample of everything presented so far.
+
+Reservoir: Vitter, "Random Sampling with a Reservoir", 1985 (algorithm R). Item number n (from 0) is stored
+at slot n while there is room; afterwards it draws r from {0, ..., n} and overwrites slot r if r < capacity.
+Each item uses exactly one draw, so the same stream gives the same memory however it is cut into batches.
+
+Draws are made on the host: they cost no device sync, and a step in which nothing is stored costs no write
+at all.
+"""
+
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+Row = TypeVar("Row", bound=tuple[Tensor, ...])
+
+
+def reservoir_slots(num_seen: int, draws: Tensor, capacity: int) -> Tensor:
+    """The slot of each arriving item, or a number >= capacity where algorithm R skips it."""
+    position = torch.arange(num_seen, num_seen + len(draws))
+    # draws are float64 in [0, 1): floor(draw * (n + 1)) is uniform on {0, ..., n} to 53 bits.
+    chosen = (draws * (position + 1)).long()
+    return torch.where(position < capacity, position, chosen)
+
+
+def draw_distinct(population: int, count: int, generator: torch.Generator) -> Tensor:
+    """`count` distinct numbers below `population`, in random order; the cost depends on `count` alone."""
+    if population > 4 * count:
+        # Reading draws in order and passing over repeats is sampling without replacement; 2 * count + 16
+        # draws from more than 4 * count values practically always hold `count` different ones.
+        draws = torch.randint(population, (2 * count + 16,), generator=generator).numpy()
+        first_places = np.unique(draws, return_index=True)[1]
+        if len(first_places) >= count:
+            return torch.from_numpy(draws[np.sort(first_places)[:count]])
+    return torch.randperm(population, generator=generator)[:count]
+
+
+class Memory(nn.Module, Generic[Row]):
+    """Rows of a named-tuple type, one tensor a field, allocated when the first rows arrive."""
+
+    num_seen: int  # items presented so far, kept or not
+
+    def __init__(self, row_type: type[Row], capacity: int, generator: torch.Generator) -> None:
+        super().__init__()
+        if capacity < 0:
+            raise ValueError(f"Memory: capacity must be >= 0, got {capacity}")
+        self.row_type: Any = (
+            row_type  # a NamedTuple class: its `_fields` and `_make` are not in the bound's type
+        )
+        self.capacity = capacity
+        self.generator = generator
+        self.num_seen = 0
+        self.num_filled = 0
+
+    def __len__(self) -> int:
+        return self.num_filled
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all columns at full capacity."""
+        return sum(column.nbytes for column in self.buffers())
+
+    @property
+    def rows(self) -> Row:
+        """Everything stored, without a copy; before the first rows arrive there are no columns to show."""
+        return self._make([column[: self.num_filled] for column in self._columns()])
+
+    def add(self, arriving: Row) -> None:
+        """Present rows to the reservoir, in order."""
+        self._allocate(arriving)
+        count = len(arriving[0])
+        draws = torch.rand(count, dtype=torch.float64, generator=self.generator)
+        slots = reservoir_slots(self.num_seen, draws, self.capacity)
+        self.num_seen += count
+        self.num_filled = min(self.num_seen, self.capacity)
+        kept = torch.nonzero(slots < self.capacity).flatten()
+        if len(kept):
+            self._write(slots[kept], kept, arriving)
+
+    def sample(self, count: int) -> Row:
+        """min(count, stored) different rows, uniformly."""
+        chosen = draw_distinct(self.num_filled, min(count, self.num_filled), self.generator)
+        return self.take(chosen)
+
+    def put(self, slots: Tensor, arriving: Row) -> None:
+        """Write rows into chosen slots, the next free ones included; nothing is drawn or counted as seen."""
+        self._allocate(arriving)
+        self._write(slots, torch.arange(len(slots)), arriving)
+        self.num_filled = max(self.num_filled, 1 + int(slots.max()))
+
+    def append(self, arriving: Row) -> None:
+        """Write rows into the next free slots."""
+        self.put(torch.arange(self.num_filled, self.num_filled + len(arriving[0])), arriving)
+
+    def take(self, chosen: Tensor) -> Row:
+        """A copy of chosen rows, in the order asked for."""
+        return self._make([column[chosen.to(column.device)] for column in self._columns()])
+
+    def keep(self, chosen: Tensor) -> None:
+        """Chosen rows stay, in the order given, and the rest is forgotten."""
+        for column in self._columns():
+            column[: len(chosen)] = column[chosen.to(column.device)]
+        self.num_filled = len(chosen)
+
+    def _write(self, slots: Tensor, kept: Tensor, arriving: Row) -> None:
+        # Two rows of one batch may meet in a slot; the later one stays, as if they had come one by one.
+        last = len(slots) - 1 - np.unique(slots.numpy()[::-1], return_index=True)[1]
+        slots, kept = slots[last], kept[last]
+        for column, values in zip(self._columns(), arriving, strict=True):
+            column[slots.to(column.device)] = values[kept.to(values.device)]
+
+    def _columns(self) -> list[Tensor]:
+        return [self._buffers[name] for name in self.row_type._fields]  # type: ignore[misc]
+
+    def _make(self, columns: list[Tensor]) -> Row:
+        made: Row = self.row_type._make(columns)
+        return made
+
+    def _allocate(self, like: Row) -> None:
+        if not self._buffers:
+            for name, values in zip(self.row_type._fields, like, strict=True):
+                self.register_buffer(name, values.new_zeros((self.capacity, *values.shape[1:])))
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return {
+            "num_seen": self.num_seen,
+            "num_filled": self.num_filled,
+            "generator": self.generator.get_state(),
+        }
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        self.num_seen, self.num_filled = state["num_seen"], state["num_filled"]
+        self.generator.set_state(state["generator"].cpu())
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # A fresh memory has no columns yet; those of the state tell their shapes.
+        saved = [state_dict[prefix + name] for name in self.row_type._fields if prefix + name in state_dict]
+        if saved:
+            self._allocate(self._make(saved))
+        super()._load_from_state_dict(state_dict, prefix, *args)

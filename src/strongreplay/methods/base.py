@@ -1,0 +1,116 @@
+"""What every method is made of: the contract, its configuration, a frozen copy, one descent step."""
+
+from copy import deepcopy
+from functools import reduce
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from strongreplay.types import Batch, Problem, Task, Terms
+
+
+class MethodConfig(BaseModel):
+    """Settings of a method: frozen, unknown keys refused; a field's description is its help text."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ReplayConfig(MethodConfig):
+    """Settings of every method that draws batches from a memory."""
+
+    memory_size: int = Field(200, ge=0, description="samples kept")
+    replay_size: int | None = Field(
+        None, ge=1, description="samples replayed a step; none: as many as arrive"
+    )
+
+
+class Method(nn.Module):
+    """A way to learn a stream; an nn.Module, so that all it owns saves, loads and moves as one."""
+
+    net: nn.Module
+
+    def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
+        """One training step; returns the detached terms of its loss."""
+        raise NotImplementedError(f"{type(self).__name__} must define observe(batch, optimizer)")
+
+    def begin_task(self, task: Task) -> Task:
+        """May return a task with exemplars added."""
+        return task
+
+    def end_task(self, task: Task) -> None:
+        """Snapshots, importance weights, herding, probes."""
+
+    def predict(self, inputs: Tensor) -> Tensor:
+        """(B, C) scores over classes."""
+        logits: Tensor = self.net(inputs)
+        return logits
+
+
+class OldNet(nn.Module):
+    """A frozen copy of a live net, absent until first taken: no gradients, never in training mode."""
+
+    def __init__(self, live: nn.Module) -> None:
+        super().__init__()
+        self._live = (live,)  # in a tuple, so that the live net is not registered as a part of this one
+        self.copy: nn.Module | None = None
+
+    @property
+    def exists(self) -> bool:
+        return self.copy is not None
+
+    def take(self) -> None:
+        """Freeze the live net as it is now."""
+        self.copy = deepcopy(self._live[0]).requires_grad_(False).eval()
+
+    def train(self, mode: bool = True) -> "OldNet":
+        return self  # a frozen net keeps its running statistics whatever mode its owner is put into
+
+    @torch.no_grad()
+    def forward(self, inputs: Tensor) -> Tensor:
+        assert self.copy is not None, "OldNet.take() comes before the first answer"
+        logits: Tensor = self.copy(inputs)
+        return logits
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # Children are loaded after this call, so a copy that the state has and we lack is made here.
+        if self.copy is None and any(key.startswith(prefix + "copy.") for key in state_dict):
+            self.take()
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def descend(optimizer: Optimizer, terms: Terms) -> Terms:
+    """One step down the sum of the terms; returns them detached."""
+    optimizer.zero_grad()
+    reduce(torch.add, terms.values()).backward()
+    optimizer.step()
+    return {name: term.detach() for name, term in terms.items()}
+
+
+@torch.no_grad()
+def plain_answer(net: nn.Module, inputs: Tensor) -> Tensor:
+    """The net's logits in evaluation mode, its own mode and statistics left as they were."""
+    modes = [(module, module.training) for module in net.modules()]
+    net.eval()
+    logits: Tensor = net(inputs)
+    for module, training in modes:
+        module.training = training
+    return logits
+
+
+def replay_count(config: ReplayConfig, batch: Batch) -> int:
+    return len(batch) if config.replay_size is None else config.replay_size
+
+
+__all__ = [
+    "Method",
+    "MethodConfig",
+    "OldNet",
+    "Problem",
+    "ReplayConfig",
+    "descend",
+    "plain_answer",
+    "replay_count",
+]

@@ -1,0 +1,46 @@
+"""Dark Experience Replay (DER).
+
+Paper: Buzzega et al., "Dark Experience for General Continual Learning", 2020,
+https://arxiv.org/abs/2004.07211
+Reference: mammoth, tag neurips2020. Logits are stored as they were when the sample was met: before the
+step, on the augmented view, in training mode, all columns; the distance is the mean over batch and classes.
+"""
+
+from typing import NamedTuple
+
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss
+from torch.optim import Optimizer
+
+from strongreplay.memory import Memory
+from strongreplay.methods.base import Method, Problem, ReplayConfig, descend, replay_count
+from strongreplay.types import Batch, Terms
+
+
+class Sample(NamedTuple):
+    images: Tensor
+    logits: Tensor  # (M, C), the net's answer when the sample was met
+
+
+class DERConfig(ReplayConfig):
+    alpha: float = Field(0.3, ge=0, description="weight of the distance to stored logits; 0 replays nothing")
+
+
+class DER(Method):
+    def __init__(self, net: nn.Module, problem: Problem, config: DERConfig | None = None) -> None:
+        super().__init__()
+        self.net, self.config, self.view = net, config or DERConfig(), problem.train_view
+        self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+
+    def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
+        logits = self.net(batch.inputs)
+        terms = {"current": cross_entropy(logits, batch.labels)}
+        # With alpha 0 the replayed forward would still move batch-norm statistics, so it is left out.
+        if len(self.memory) and self.config.alpha:
+            replayed = self.memory.sample(replay_count(self.config, batch))
+            replayed_logits = self.net(self.view(replayed.images))
+            terms["backward"] = self.config.alpha * mse_loss(replayed_logits, replayed.logits)
+        terms = descend(optimizer, terms)
+        self.memory.add(Sample(batch.images, logits.detach()))
+        return terms

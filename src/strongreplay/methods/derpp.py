@@ -1,0 +1,52 @@
+"""Dark Experience Replay++ (DER++).
+
+Paper: Buzzega et al., "Dark Experience for General Continual Learning", 2020,
+https://arxiv.org/abs/2004.07211
+Reference: mammoth, tag neurips2020. Two independent draws from memory, so three forward passes a step. Mind
+the letters: alpha weighs logits and beta labels here; in SER beta weighs forward consistency.
+"""
+
+from typing import NamedTuple
+
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss
+from torch.optim import Optimizer
+
+from strongreplay.memory import Memory
+from strongreplay.methods.base import Method, Problem, ReplayConfig, descend, replay_count
+from strongreplay.types import Batch, Terms
+
+
+class Sample(NamedTuple):
+    images: Tensor
+    labels: Tensor
+    logits: Tensor  # (M, C), the net's answer when the sample was met
+
+
+class DERPPConfig(ReplayConfig):
+    alpha: float = Field(0.1, ge=0, description="weight of the distance to stored logits; 0 skips that draw")
+    beta: float = Field(0.5, ge=0, description="weight of the loss on replayed labels; 0 skips that draw")
+
+
+class DERPP(Method):
+    def __init__(self, net: nn.Module, problem: Problem, config: DERPPConfig | None = None) -> None:
+        super().__init__()
+        self.net, self.config, self.view = net, config or DERPPConfig(), problem.train_view
+        self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+
+    def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
+        logits = self.net(batch.inputs)
+        terms = {"current": cross_entropy(logits, batch.labels)}
+        count = replay_count(self.config, batch)
+        if len(self.memory) and self.config.alpha:
+            replayed = self.memory.sample(count)
+            replayed_logits = self.net(self.view(replayed.images))
+            terms["backward"] = self.config.alpha * mse_loss(replayed_logits, replayed.logits)
+        if len(self.memory) and self.config.beta:
+            replayed = self.memory.sample(count)
+            replayed_logits = self.net(self.view(replayed.images))
+            terms["replay"] = self.config.beta * cross_entropy(replayed_logits, replayed.labels)
+        terms = descend(optimizer, terms)
+        self.memory.add(Sample(batch.images, batch.labels, logits.detach()))
+        return terms

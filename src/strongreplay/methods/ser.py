@@ -1,0 +1,91 @@
+"""Strong Experience Replay (SER).
+
+Paper: Zhuo et al., "Continual Learning with Strong Experience Replay", 2023,
+https://arxiv.org/abs/2305.13622
+Reference: https://github.com/visiontao/cl, model/ser.py, whose choices are the defaults because they gave
+the numbers:
+- consistency is the mean over samples and classes; the paper's squared norm is `consistency="sum"`;
+- logits are stored as computed before the step, on the augmented view, in training mode; the paper's
+  listing, after the step and without augmentation, is `stored_logits="after"`.
+Differences from the reference: the old net runs without gradients; views and reservoir work on whole
+batches.
+"""
+
+from typing import Literal, NamedTuple
+
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss
+from torch.optim import Optimizer
+
+from strongreplay.memory import Memory
+from strongreplay.methods.base import (
+    Method,
+    OldNet,
+    Problem,
+    ReplayConfig,
+    descend,
+    plain_answer,
+    replay_count,
+)
+from strongreplay.types import Batch, Task, Terms
+
+Term = Literal["current", "replay", "backward", "forward"]
+
+
+class Sample(NamedTuple):
+    images: Tensor
+    labels: Tensor
+    logits: Tensor  # (M, C)
+
+
+class SERConfig(ReplayConfig):
+    memory_size: int = Field(200, ge=1, description="samples kept")
+    alpha: float = Field(0.2, ge=0, description="weight of backward consistency, on replayed samples")
+    beta: float = Field(0.2, ge=0, description="weight of forward consistency, on arriving samples")
+    terms: tuple[Term, ...] = Field(
+        ("current", "replay", "backward", "forward"), min_length=1, description="the terms of the loss in use"
+    )
+    consistency: Literal["mean", "sum"] = Field(
+        "mean", description="over classes: mean (reference) or sum (paper)"
+    )
+    stored_logits: Literal["before", "after"] = Field(
+        "before", description="the step: before (reference) or after"
+    )
+
+
+class SER(Method):
+    def __init__(self, net: nn.Module, problem: Problem, config: SERConfig | None = None) -> None:
+        super().__init__()
+        self.net, self.old_net = net, OldNet(net)
+        self.config, self.view, self.plain_view = config or SERConfig(), problem.train_view, problem.test_view
+        self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+
+    def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
+        config = self.config
+        logits = self.net(batch.inputs)  # f(x^t; theta_t)
+        terms = {"current": cross_entropy(logits, batch.labels)}  # Eq. 2
+
+        if self.old_net.exists:  # t > 1; the first task is plain training
+            if "replay" in config.terms or "backward" in config.terms:
+                replayed = self.memory.sample(replay_count(config, batch))
+                replayed_logits = self.net(self.view(replayed.images))  # f(x^m; theta_t)
+                terms["replay"] = cross_entropy(replayed_logits, replayed.labels)  # Eq. 4
+                terms["backward"] = config.alpha * self.distance(replayed_logits, replayed.logits)  # Eq. 6
+            if "forward" in config.terms:
+                terms["forward"] = config.beta * self.distance(logits, self.old_net(batch.inputs))  # Eq. 7
+            terms = {name: term for name, term in terms.items() if name in config.terms}
+
+        terms = descend(optimizer, terms)  # Eq. 8
+        if config.stored_logits == "after":
+            logits = plain_answer(self.net, self.plain_view(batch.images))
+        self.memory.add(Sample(batch.images, batch.labels, logits.detach()))
+        return terms
+
+    def distance(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Over the columns the target was made with: all of them, unless the head has grown since."""
+        squared = mse_loss(logits[:, : target.shape[1]], target)
+        return squared if self.config.consistency == "mean" else squared * target.shape[1]
+
+    def end_task(self, task: Task) -> None:
+        self.old_net.take()  # theta_{t-1} <- theta_t

@@ -1,0 +1,142 @@
+"""RunRecord: what one seed of one configuration leaves behind, as one JSON file. No torch in here.
+
+`results` is what the configuration determines: the same configuration, seed, versions and machine give it
+again to the bit. `measured` is what they do not: time, memory, hardware, versions, dates.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from strongreplay.errors import DataError
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    config: dict[str, Any]
+    results: dict[str, Any]
+    measured: dict[str, Any]
+    format: int = FORMAT
+
+    @property
+    def stream(self) -> str:
+        return str(self.config["stream"])
+
+    @property
+    def method(self) -> str:
+        return str(self.config["method"]["name"])
+
+    @property
+    def memory_size(self) -> int | None:
+        size = self.config["method"].get("memory_size")
+        return None if size is None else int(size)
+
+    @property
+    def seed(self) -> int:
+        return int(self.config["seed"])
+
+    @property
+    def settings(self) -> list[str]:
+        """The settings it has accuracies for, such as ["class-il", "task-il"]."""
+        return list(self.results["accuracy"])
+
+    def matrix(self, setting: str) -> list[list[float | None]]:
+        rows: list[list[float | None]] = self.results["accuracy"][setting]["matrix"]
+        return rows
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1, allow_nan=False) + "\n"
+
+    def score(self, setting: str, name: str) -> float | None:
+        """One number, such as score("class-il", "average_accuracy")."""
+        value: float | None = self.results["accuracy"][setting][name]
+        return value
+
+
+def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested sections as dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
+
+
+def fingerprint(config: dict[str, Any]) -> str:
+    """Ten letters that stand for a configuration, whatever its seed."""
+    text = json.dumps({key: value for key, value in config.items() if key != "seed"}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def record_path(folder: Path, config: dict[str, Any]) -> Path:
+    """Where the record of a configuration belongs: DIR/stream/method-memory-fingerprint/seed-N.json."""
+    method = config["method"]
+    size = method.get("memory_size")
+    name = "-".join([method["name"], *([f"m{size}"] if size is not None else []), fingerprint(config)])
+    return folder / str(config["stream"]) / name / f"seed-{config['seed']}.json"
+
+
+def write_text(path: Path, text: str) -> None:
+    """The whole text or nothing: written beside its place, synced, renamed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_record(folder: Path, record: RunRecord) -> Path:
+    path = record_path(folder, record.config)
+    write_text(path, record.to_json())
+    return path
+
+
+def read_record(path: Path) -> RunRecord:
+    """One record, or a DataError that says what is wrong with the file."""
+    remedy = "remove it and run again"
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such record; see the files in {path.parent}") from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: not readable as JSON ({error}); {remedy}") from None
+    if not isinstance(raw, dict) or not isinstance(raw.get("format"), int):
+        raise DataError(f"{path}: not a run record (no format number); {remedy}")
+    if raw["format"] > FORMAT:
+        raise DataError(f"{path}: record format {raw['format']} is newer than {FORMAT}; update strongreplay")
+    try:
+        record = RunRecord(raw["config"], raw["results"], raw["measured"], raw["format"])
+        fits = all(
+            [isinstance(record.matrix(s), list) for s in record.settings]
+            + [record.stream, record.method, record.seed + 1]
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(
+            f"{path}: not a whole run record ({type(error).__name__}: {error}); {remedy}"
+        ) from None
+    if not fits:
+        raise DataError(f"{path}: not a whole run record; {remedy}")
+    return record
+
+
+def read_folder(paths: Iterable[Path]) -> tuple[list[RunRecord], list[str]]:
+    """All records in files and folders, and a line for each JSON file that is none."""
+    records, problems = [], []
+    for path in paths:
+        found = sorted(path.rglob("*.json")) if path.is_dir() else [path]
+        for file in found:
+            try:
+                records.append(read_record(file))
+            except DataError as error:
+                problems.append(str(error))
+    return records, problems

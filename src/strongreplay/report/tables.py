@@ -1,0 +1,77 @@
+"""Summaries over seeds: one row for each configuration, mean and deviation with the number of seeds beside
+them.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from statistics import mean, stdev
+
+from strongreplay import metrics
+from strongreplay.records import RunRecord, fingerprint, flatten
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Mean and sample deviation of one number over seeds."""
+
+    mean: float
+    deviation: float | None  # none from a single seed
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f}" if self.deviation is None else f"{self.mean:.2f} ± {self.deviation:.2f}"
+
+
+def summarise(values: Iterable[float | None]) -> Summary | None:
+    """None where there is nothing to summarise, such as the forgetting of joint training."""
+    numbers = [value for value in values if value is not None]
+    if not numbers:
+        return None
+    return Summary(mean(numbers), stdev(numbers) if len(numbers) > 1 else None, len(numbers))
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """All seeds of one configuration."""
+
+    stream: str
+    method: str
+    memory_size: int | None
+    records: tuple[RunRecord, ...]
+    variant: str = ""  # tells two configurations of one method apart
+
+    @property
+    def name(self) -> str:
+        return self.method + (f" ({self.variant})" if self.variant else "")
+
+    def score(self, setting: str, name: str) -> Summary | None:
+        return summarise(record.score(setting, name) for record in self.records if setting in record.settings)
+
+    def curves(self, setting: str) -> list[list[float]]:
+        """Accuracy after each task, a list a seed."""
+        return [metrics.accuracy_curve(metrics.as_matrix(record.matrix(setting))) for record in self.records]
+
+
+def group_records(records: Iterable[RunRecord]) -> list[Group]:
+    """One group for each configuration, in order of stream and first appearance; each seed once, in order."""
+    by_config: dict[tuple[str, str], dict[int, RunRecord]] = defaultdict(dict)
+    for record in records:
+        by_config[record.stream, fingerprint(record.config)].setdefault(record.seed, record)
+    groups = []
+    for seeds in by_config.values():
+        ordered = tuple(seeds[seed] for seed in sorted(seeds))
+        groups.append(Group(ordered[0].stream, ordered[0].method, ordered[0].memory_size, ordered))
+    twins: dict[tuple[str, str, int | None], list[Group]] = defaultdict(list)
+    for group in groups:
+        twins[group.stream, group.method, group.memory_size].append(group)
+    named = (replace(g, variant=differing(g, twins[g.stream, g.method, g.memory_size])) for g in groups)
+    return sorted(named, key=lambda group: group.stream)
+
+
+def differing(group: Group, alike: list[Group]) -> str:
+    """The settings in which this configuration differs from its twins, as key=value."""
+    flat = [flatten(other.records[0].config) for other in alike]
+    mine = flatten(group.records[0].config)
+    keys = [key for key in mine if key != "seed" and any(other.get(key) != mine[key] for other in flat)]
+    return ", ".join(f"{key}={mine[key]}" for key in keys)

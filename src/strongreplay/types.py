@@ -1,0 +1,91 @@
+"""The small frozen records that travel between the rooms, and the named sources of randomness."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from strongreplay.errors import DataError
+
+View = Callable[[Tensor], Tensor]  # whole batch as stored -> float batch, its generator bound
+Terms = dict[str, Tensor]  # the named scalar terms of one step's loss, still on the device
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Samples as stored: (N, ...) uint8 images or float features, and (N,) int64 labels."""
+
+    inputs: Tensor
+    labels: Tensor
+
+    def __post_init__(self) -> None:
+        if len(self.inputs) != len(self.labels):
+            raise DataError(
+                f"Split: {len(self.inputs)} inputs but {len(self.labels)} labels; give one label an input"
+            )
+        if self.labels.dtype != torch.int64 or self.labels.dim() != 1:
+            raise DataError(
+                f"Split: labels must be (N,) int64, got {tuple(self.labels.shape)} {self.labels.dtype}; "
+                "use labels.flatten().long()"
+            )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, rows: Tensor) -> "Split":
+        """A copy of the given rows."""
+        return Split(self.inputs[rows], self.labels[rows])
+
+    def to(self, device: torch.device) -> "Split":
+        return Split(self.inputs.to(device), self.labels.to(device))
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One step of a stream: the classes it holds, what to learn from and what to be judged on."""
+
+    index: int
+    classes: tuple[int, ...]
+    train: Split
+    test: Split
+
+    def with_train(self, train: Split) -> "Task":
+        return replace(self, train=train)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One training batch, before and after the view."""
+
+    rows: Tensor  # (B,) places in the task's train split
+    images: Tensor  # (B, ...) as stored; what a memory keeps
+    inputs: Tensor  # (B, ...) viewed; what a net sees
+    labels: Tensor  # (B,)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def derive_generator(seed: int, name: str) -> torch.Generator:
+    """The generator of one consumer, fixed by the run's seed and the consumer's name.
+
+    All draws happen on the host, so that a run makes the same decisions on every device.
+    """
+    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What a method may know of the stream it is going to meet."""
+
+    num_classes: int
+    num_tasks: int
+    train_view: View  # replayed images go through this, with fresh randomness
+    test_view: View  # the same without augmentation
+    seed: int = 0
+
+    def generator(self, name: str) -> torch.Generator:
+        return derive_generator(self.seed, name)

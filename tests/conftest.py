@@ -1,0 +1,52 @@
+"""Three tasks of two classes of 6 x 6 images that a small net learns in a few steps."""
+
+import pytest
+import torch
+from torch import nn
+
+from strongreplay.data.streams import Stream, split_by_class
+from strongreplay.nets import Classifier, build_net
+from strongreplay.types import Problem, Split, derive_generator
+
+NUM_CLASSES, NUM_TASKS = 6, 3
+
+
+def make_split(per_class: int, seed: int) -> Split:
+    """A bright 3 x 4 patch at the class's own place, over noise, in shuffled order."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(NUM_CLASSES).repeat(per_class)[
+        torch.randperm(NUM_CLASSES * per_class, generator=generator)
+    ]
+    images = torch.randint(0, 100, (len(labels), 1, 6, 6), dtype=torch.uint8, generator=generator)
+    for number, label in enumerate(labels.tolist()):
+        row, column = divmod(label, 3)
+        images[number, :, 3 * row : 3 * row + 3, 2 * column : 2 * column + 2] += 150
+    return Split(images, labels)
+
+
+@pytest.fixture(scope="session")
+def train_split() -> Split:
+    return make_split(40, seed=1)
+
+
+@pytest.fixture(scope="session")
+def test_split() -> Split:
+    return make_split(20, seed=2)
+
+
+@pytest.fixture
+def stream(train_split: Split, test_split: Split) -> Stream:
+    return split_by_class(train_split, test_split, NUM_CLASSES, NUM_TASKS)
+
+
+def make_net(seed: int = 0, num_classes: int = NUM_CLASSES) -> Classifier:
+    return build_net("mlp", (1, 6, 6), num_classes, derive_generator(seed, "net"), width=32)
+
+
+def make_problem(stream: Stream, seed: int = 0) -> Problem:
+    view = stream.train_view(derive_generator(seed, "replayed views"))
+    return Problem(stream.num_classes, len(stream), view, stream.test_view, seed)
+
+
+def weights(module: nn.Module) -> torch.Tensor:
+    return torch.cat([value.detach().flatten().clone() for value in module.parameters()])
