@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: demo test clean
 
 demo: .venv/.ready
-	$(BIN)/ser run split-digits --method sgd,er,derpp,ser --memory 50 --seeds 5 --out demo
+	$(BIN)/ser run split-digits --method sgd,er,derpp,ser --memory 20 --seeds 5 --threads 1 --out demo
 
 test: .venv/.ready
 	$(BIN)/ruff check .

@@ -10,6 +10,8 @@ from strongreplay.types import Problem, Split, derive_generator
 
 NUM_CLASSES, NUM_TASKS = 6, 3
 
+torch.set_num_threads(1)  # small tensors: more threads only wait for each other
+
 
 def make_split(per_class: int, seed: int) -> Split:
     """A bright 3 x 4 patch at the class's own place, over noise, in shuffled order."""

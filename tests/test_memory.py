@@ -62,9 +62,8 @@ def test_inclusion_is_uniform(batch_size: int) -> None:
         slots = np.full(10, -1)
         for start in range(0, 50, batch_size):
             size = min(batch_size, 50 - start)
-            chosen = reservoir_slots(
-                start, torch.rand(size, dtype=torch.float64, generator=source), 10
-            ).numpy()
+            draws = torch.rand(size, dtype=torch.float64, generator=source)
+            chosen = reservoir_slots(start, draws.numpy(), 10)
             for place, slot in enumerate(chosen):
                 if slot < 10:
                     slots[slot] = start + place

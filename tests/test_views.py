@@ -32,7 +32,7 @@ def test_every_offset_and_both_mirrors_occur_for_each_image_on_its_own() -> None
     image = torch.zeros(1, 1, 9, 9, dtype=torch.uint8)
     image[0, 0, 4, 3] = 255  # off the middle column, so that a mirror shows
     seen = crop_flip(image.expand(4000, -1, -1, -1), 1, generator(3)).flatten(1).argmax(1)
-    assert len(seen.unique()) == 3 * 4  # rows 3..5; columns 2..4 and their mirrors 4..6
+    assert len(seen.unique()) == 3 * 5  # rows 3..5; columns 2..4 and their mirrors 4..6
 
 
 def test_scale_maps_all_grey_levels_and_leaves_features_alone() -> None:

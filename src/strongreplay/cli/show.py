@@ -29,9 +29,7 @@ def compare_command(
 
 def show_command(paths: Annotated[list[Path], typer.Argument(help="Records, or folders of them.")]) -> None:
     """Print what records hold: settings, accuracy after each task, time and memory."""
-    from rich.console import Console
-
-    console = Console()
+    console = open_console()
     for record in load(paths):
         show_record(console, record)
 
@@ -55,13 +53,11 @@ def load(paths: list[Path]) -> "list[RunRecord]":
 
 def present(records: "list[RunRecord]", folder: Path, picture: Path | None = None) -> None:
     """One table and one picture a stream."""
-    from rich.console import Console
-
     from strongreplay.report.figures import accuracy_curves
     from strongreplay.report.tables import group_records
 
     groups = group_records(records)
-    console = Console()
+    console = open_console()
     streams = list(dict.fromkeys(group.stream for group in groups))
     for stream in streams:
         own = [group for group in groups if group.stream == stream]
@@ -72,18 +68,28 @@ def present(records: "list[RunRecord]", folder: Path, picture: Path | None = Non
         console.print(f"picture: {accuracy_curves(own, path)}", soft_wrap=True, highlight=False)
 
 
+def open_console() -> "Console":
+    """As wide as the terminal; in a file or a pipe, wide enough for any table."""
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=160)
+
+
 def comparison(stream: str, groups: "list[Group]") -> "Table":
     """Mean ± deviation over seeds, the best of each column in bold."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     settings = [s for s in TITLES if any(s in group.records[0].settings for group in groups)]
     numbers = [("average_accuracy", "accuracy", max), ("forgetting", "forgetting", min)]
-    table = Table(title=f"{stream}: mean ± deviation over seeds, in per cent", title_justify="left")
-    table.add_column("method")
-    table.add_column("memory", justify="right")
+    title = f"{stream}: mean ± deviation over n seeds, in per cent; best in bold"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    table.add_column("method", no_wrap=True)
+    table.add_column("memory", justify="right", no_wrap=True)
     columns: list[list[str]] = []
     for setting in settings:
-        for score, title, best_of in numbers:
+        for score, heading, best_of in numbers:
             cells = [group.score(setting, score) for group in groups]
             # Joint training is an upper bound, not a competitor.
             rivals = [
@@ -93,7 +99,7 @@ def comparison(stream: str, groups: "list[Group]") -> "Table":
             ]
             best = best_of(rivals) if rivals else None
             columns.append([bold(str(cell or "-"), cell is not None and cell.mean == best) for cell in cells])
-            table.add_column(f"{TITLES[setting]}\n{title}", justify="right")
+            table.add_column(f"{TITLES[setting]}\n{heading}", justify="right", no_wrap=True)
     table.add_column("n", justify="right")
     for group, *texts in zip(groups, *columns, strict=True):
         size = "-" if group.memory_size is None else str(group.memory_size)
@@ -114,9 +120,7 @@ def show_record(console: "Console", record: "RunRecord") -> None:
     console.rule(f"{record.stream}, {record.method}{size}, seed {record.seed}", align="left")
     for setting in record.settings:
         rows = record.matrix(setting)
-        table = Table(
-            title=f"{TITLES[setting]}: accuracy (%) on each task, after each task", title_justify="left"
-        )
+        table = Table(title=f"{TITLES[setting]}: accuracy (%) by task", title_justify="left")
         table.add_column("after")
         for task in range(len(rows[-1])):
             table.add_column(f"{task + 1}", justify="right")

@@ -6,12 +6,22 @@ from dataclasses import dataclass
 from torch import nn
 
 from strongreplay.errors import ConfigError, unknown
+from strongreplay.methods.agem import AGEM, AGEMConfig
 from strongreplay.methods.base import Method, MethodConfig, ReplayConfig
 from strongreplay.methods.der import DER, DERConfig
 from strongreplay.methods.derpp import DERPP, DERPPConfig
 from strongreplay.methods.er import ER, ERConfig
+from strongreplay.methods.ert import ERT, ERTConfig
+from strongreplay.methods.fdr import FDR, FDRConfig
+from strongreplay.methods.gem import GEM, GEMConfig
+from strongreplay.methods.gss import GSS, GSSConfig
+from strongreplay.methods.hal import HAL, HALConfig
+from strongreplay.methods.icarl import ICaRL, ICaRLConfig
+from strongreplay.methods.lwf import LwF, LwFConfig
+from strongreplay.methods.oewc import OEWC, OEWCConfig
 from strongreplay.methods.ser import SER, SERConfig
 from strongreplay.methods.sgd import SGD, SGDConfig
+from strongreplay.methods.si import SI, SIConfig
 from strongreplay.types import Problem
 
 ALL_SETTINGS = ("class-il", "task-il", "domain-il")
@@ -48,7 +58,102 @@ METHODS: dict[str, MethodRow] = {
         needs="all data",
         on_union=True,
     ),
+    "oewc": MethodRow(
+        OEWC,
+        OEWCConfig,
+        "oEWC",
+        "hold weights by their Fisher information",
+        "Schwarz et al. 2018",
+        keeps="anchor and importance of weights",
+        needs="boundaries",
+    ),
+    "si": MethodRow(
+        SI,
+        SIConfig,
+        "SI",
+        "hold weights by their share in lowering the loss",
+        "Zenke et al. 2017",
+        keeps="anchor and importance of weights",
+        needs="boundaries",
+    ),
+    "lwf": MethodRow(
+        LwF,
+        LwFConfig,
+        "LwF",
+        "keep the old classes' answers to new images",
+        "Li and Hoiem 2016",
+        keeps="logits of the current task",
+        needs="boundaries, classes of each task",
+        settings=("class-il", "task-il"),
+        refusal="needs disjoint classes per task",
+    ),
     "er": MethodRow(ER, ERConfig, "ER", "replay remembered samples", "Riemer et al. 2019", keeps="memory"),
+    "gem": MethodRow(
+        GEM,
+        GEMConfig,
+        "GEM",
+        "correct the gradient against every past task's",
+        "Lopez-Paz and Ranzato 2017",
+        keeps="memory by task",
+        needs="boundaries, number of tasks",
+    ),
+    "agem": MethodRow(
+        AGEM,
+        AGEMConfig,
+        "A-GEM",
+        "correct the gradient against that of a memory batch",
+        "Chaudhry et al. 2019",
+        keeps="memory",
+        needs="boundaries, number of tasks",
+    ),
+    "icarl": MethodRow(
+        ICaRL,
+        ICaRLConfig,
+        "iCaRL",
+        "distil, keep herded exemplars, answer by their nearest mean",
+        "Rebuffi et al. 2017",
+        keeps="exemplars by class, old net",
+        needs="boundaries, classes of each task",
+        settings=("class-il", "task-il"),
+        refusal="needs disjoint classes per task",
+    ),
+    "fdr": MethodRow(
+        FDR,
+        FDRConfig,
+        "FDR",
+        "match the probabilities given at the end of each task",
+        "Benjamin et al. 2019",
+        keeps="memory by task with logits",
+        needs="boundaries",
+    ),
+    "gss": MethodRow(
+        GSS,
+        GSSConfig,
+        "GSS",
+        "replay samples chosen for diverse gradients",
+        "Aljundi et al. 2019",
+        keeps="memory with scores",
+    ),
+    "hal": MethodRow(
+        HAL,
+        HALConfig,
+        "HAL",
+        "replay, and hold the answers to learnt anchors",
+        "Chaudhry et al. 2021",
+        keeps="memory, anchors by class",
+        needs="boundaries, classes of each task",
+    ),
+    "ert": MethodRow(
+        ERT,
+        ERTConfig,
+        "ERT",
+        "replay with five tricks",
+        "Buzzega et al. 2020",
+        keeps="memory with losses",
+        needs="boundaries, classes of each task",
+        settings=("class-il", "task-il"),
+        refusal="needs disjoint classes per task",
+    ),
     "der": MethodRow(
         DER, DERConfig, "DER", "match stored logits", "Buzzega et al. 2020", keeps="memory with logits"
     ),
@@ -92,7 +197,10 @@ def build_method(name: str, net: nn.Module, problem: Problem, **settings: object
 
 
 __all__ = [
-    "DER", "DERPP", "ER", "METHODS", "SER", "SGD",
-    "DERConfig", "DERPPConfig", "ERConfig", "Method", "MethodConfig", "MethodRow", "ReplayConfig",
-    "SERConfig", "SGDConfig", "build_method", "check_setting", "method_row",
+    "AGEM", "DER", "DERPP", "ER", "ERT", "FDR", "GEM", "GSS", "HAL", "METHODS", "OEWC", "SER", "SGD",
+    "SI",
+    "AGEMConfig", "DERConfig", "DERPPConfig", "ERConfig", "ERTConfig", "FDRConfig", "GEMConfig",
+    "GSSConfig", "HALConfig", "ICaRL", "ICaRLConfig", "LwF", "LwFConfig", "Method", "MethodConfig",
+    "MethodRow", "OEWCConfig", "ReplayConfig", "SERConfig", "SGDConfig", "SIConfig",
+    "build_method", "check_setting", "method_row",
 ]  # fmt: skip

@@ -1,15 +1,19 @@
 """What every method is made of: the contract, its configuration, a frozen copy, one descent step."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from functools import reduce
-from typing import Any
+from typing import Any, cast
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from strongreplay.types import Batch, Problem, Task, Terms
+from strongreplay.errors import ConfigError
+from strongreplay.nets import Classifier
+from strongreplay.types import Batch, Problem, Task, Terms, View
 
 
 class MethodConfig(BaseModel):
@@ -89,19 +93,71 @@ def descend(optimizer: Optimizer, terms: Terms) -> Terms:
     return {name: term.detach() for name, term in terms.items()}
 
 
+@contextmanager
+def evaluation_mode(net: nn.Module) -> Iterator[None]:
+    """Running statistics answer and stay as they are inside; every module's own mode afterwards."""
+    modes = [(module, module.training) for module in net.modules()]
+    net.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
 @torch.no_grad()
 def plain_answer(net: nn.Module, inputs: Tensor) -> Tensor:
     """The net's logits in evaluation mode, its own mode and statistics left as they were."""
-    modes = [(module, module.training) for module in net.modules()]
-    net.eval()
-    logits: Tensor = net(inputs)
-    for module, training in modes:
-        module.training = training
+    with evaluation_mode(net):
+        logits: Tensor = net(inputs)
     return logits
+
+
+@torch.no_grad()
+def answer_all(
+    net: nn.Module, images: Tensor, view: View, ask: Callable[[Tensor], Tensor] | None = None
+) -> Tensor:
+    """What the net, or a part of it, says in evaluation mode to any number of images, on the net's device."""
+    device = next(net.parameters()).device
+    with evaluation_mode(net):
+        return torch.cat([(ask or net)(view(chunk.to(device))) for chunk in images.split(500)])
+
+
+def with_features(net: nn.Module, method: str) -> Classifier:
+    """The net itself, if it tells features from head; some methods cannot do without."""
+    if callable(getattr(net, "features", None)) and isinstance(getattr(net, "head", None), nn.Linear):
+        return cast(Classifier, net)
+    raise ConfigError(
+        f"{method} needs a net with features(inputs) and a linear head, got {type(net).__name__}; "
+        "wrap its body in strongreplay.Classifier"
+    )
+
+
+def squared_weights(net: nn.Module) -> Tensor:
+    """The sum of all squared parameters."""
+    return reduce(torch.add, [parameter.square().sum() for parameter in net.parameters()])
+
+
+def load_late(module: nn.Module, state_dict: dict[str, Any], prefix: str, *names: str) -> None:
+    """Make room for buffers that appear while learning, as the state has them, before it is loaded."""
+    device = next(module.parameters()).device
+    for name in names:
+        saved = state_dict.get(prefix + name)
+        setattr(module, name, None if saved is None else torch.empty_like(saved, device=device))
 
 
 def replay_count(config: ReplayConfig, batch: Batch) -> int:
     return len(batch) if config.replay_size is None else config.replay_size
+
+
+def share_of_memory(method: str, memory_size: int, problem: Problem) -> int:
+    """Samples to keep of each task, the same number of every one."""
+    if memory_size < problem.num_tasks:
+        raise ConfigError(
+            f"{method} needs at least one sample a task: memory_size must be >= {problem.num_tasks}, "
+            f"got {memory_size}"
+        )
+    return memory_size // problem.num_tasks
 
 
 __all__ = [
@@ -110,7 +166,13 @@ __all__ = [
     "OldNet",
     "Problem",
     "ReplayConfig",
+    "answer_all",
     "descend",
+    "evaluation_mode",
+    "load_late",
     "plain_answer",
     "replay_count",
+    "share_of_memory",
+    "squared_weights",
+    "with_features",
 ]

@@ -54,7 +54,7 @@ class Group:
 
 
 def group_records(records: Iterable[RunRecord]) -> list[Group]:
-    """One group for each configuration, in order of stream and first appearance; each seed once, in order."""
+    """One group for each configuration, by stream, memory and accuracy; each seed once, in order."""
     by_config: dict[tuple[str, str], dict[int, RunRecord]] = defaultdict(dict)
     for record in records:
         by_config[record.stream, fingerprint(record.config)].setdefault(record.seed, record)
@@ -66,7 +66,12 @@ def group_records(records: Iterable[RunRecord]) -> list[Group]:
     for group in groups:
         twins[group.stream, group.method, group.memory_size].append(group)
     named = (replace(g, variant=differing(g, twins[g.stream, g.method, g.memory_size])) for g in groups)
-    return sorted(named, key=lambda group: group.stream)
+    return sorted(named, key=rank)
+
+
+def rank(group: Group) -> tuple[str, int, float]:
+    accuracy = group.score(group.records[0].settings[0], "average_accuracy")
+    return group.stream, group.memory_size or 0, accuracy.mean if accuracy else 0.0
 
 
 def differing(group: Group, alike: list[Group]) -> str:

@@ -1,0 +1,69 @@
+"""Averaged Gradient Episodic Memory (A-GEM).
+
+Paper: Chaudhry et al., "Efficient Lifelong Learning with A-GEM", 2019, https://arxiv.org/abs/1812.00420
+Reference: mammoth, tag neurips2020. An equal share of random samples is remembered when a task ends; a step
+takes out of its gradient what would raise the loss on a batch drawn from them.
+"""
+
+from typing import NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim import Optimizer
+
+from strongreplay.memory import Memory, draw_distinct
+from strongreplay.methods.base import (
+    Method,
+    Problem,
+    ReplayConfig,
+    descend,
+    replay_count,
+    share_of_memory,
+)
+from strongreplay.methods.gradients import descend_along, flat_gradient
+from strongreplay.types import Batch, Task, Terms
+
+
+class Sample(NamedTuple):
+    images: Tensor
+    labels: Tensor
+
+
+class AGEMConfig(ReplayConfig):
+    memory_size: int = Field(200, ge=1, description="samples kept, an equal share a task")
+    replay_size: int | None = Field(
+        None, ge=1, description="samples in a step's reference batch; none: as many as arrive"
+    )
+
+
+def project(gradient: Tensor, reference: Tensor) -> Tensor:
+    """The nearest vector with no negative product with `reference`; clamps, so that nothing is read back."""
+    excess = (gradient @ reference).clamp(max=0)
+    squared_norm = (reference @ reference).clamp(min=torch.finfo(reference.dtype).tiny)
+    return gradient - excess / squared_norm * reference
+
+
+class AGEM(Method):
+    def __init__(self, net: nn.Module, problem: Problem, config: AGEMConfig | None = None) -> None:
+        super().__init__()
+        self.net, self.config, self.view = net, config or AGEMConfig(), problem.train_view
+        self.share = share_of_memory("agem", self.config.memory_size, problem)
+        self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+
+    def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
+        current = cross_entropy(self.net(batch.inputs), batch.labels)
+        if len(self.memory) == 0:
+            return descend(optimizer, {"current": current})
+        gradient = flat_gradient(current, self.net)
+        replayed = self.memory.sample(replay_count(self.config, batch))
+        replay = cross_entropy(self.net(self.view(replayed.images)), replayed.labels)
+        descend_along(optimizer, self.net, project(gradient, flat_gradient(replay, self.net)))
+        return {"current": current.detach(), "replay": replay.detach()}
+
+    def end_task(self, task: Task) -> None:
+        rows = draw_distinct(len(task.train), self.share, self.memory.generator)
+        chosen = task.train.take(rows).to(next(self.net.parameters()).device)
+        self.memory.make_room(len(chosen))
+        self.memory.append(Sample(chosen.inputs, chosen.labels))

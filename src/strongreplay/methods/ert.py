@@ -1,0 +1,139 @@
+"""Rethinking Experience Replay: a Bag of Tricks (ERT).
+
+Paper: Buzzega et al., "Rethinking Experience Replay: a Bag of Tricks for Continual Learning", 2020,
+https://arxiv.org/abs/2010.05595
+Reference: https://github.com/hastings24/rethinking_er
+ER with five tricks, each with a switch: independent buffer augmentation (`iba`), bias control (`bic`),
+exponential learning-rate decay (`elrd`), balanced (`brs`) and loss-aware (`lars`) reservoir sampling. With
+`bic`, `brs` and `lars` off and `elrd` 1 it is ER.
+Differences from the reference: items are admitted by algorithm R with probability M / (n + 1), not M / n;
+class counts are exact; equal scores make every victim equally likely. The victims' scores are merged as the
+code does it, which weighs the loss less than the paper's text.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim import Optimizer
+
+from strongreplay.memory import Memory, draw_distinct, reservoir_slots
+from strongreplay.methods.base import Method, Problem, ReplayConfig, answer_all, descend, replay_count
+from strongreplay.types import Batch, Task, Terms
+
+
+class Sample(NamedTuple):
+    images: Tensor
+    labels: Tensor
+    scores: Tensor  # (M,) minus the loss when last seen
+
+
+class ERTConfig(ReplayConfig):
+    iba: bool = Field(True, description="augment replayed images anew; false: replay them plain")
+    bic: bool = Field(True, description="correct the logits of the last finished task")
+    elrd: float = Field(1.0, gt=0, le=1, description="factor of the learning rate a sample seen; 1: no decay")
+    brs: bool = Field(True, description="samples of the largest classes leave the memory first")
+    lars: bool = Field(True, description="samples of low loss leave the memory first")
+    bic_epochs: int = Field(50, ge=0, description="passes over the memory that fit the correction")
+    bic_lr: float = Field(0.5, gt=0, description="learning rate of these passes")
+    bic_batch_size: int = Field(32, ge=1, description="samples a step of these passes")
+
+
+class ERT(Method):
+    corrected: Tensor
+    correction: Tensor
+
+    def __init__(self, net: nn.Module, problem: Problem, config: ERTConfig | None = None) -> None:
+        super().__init__()
+        self.net, self.config = net, config or ERTConfig()
+        self.view = problem.train_view if self.config.iba else problem.test_view
+        self.plain_view = problem.test_view
+        self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+        self.register_buffer("corrected", torch.zeros(problem.num_classes, dtype=torch.bool))  # (C,)
+        self.register_buffer("correction", torch.zeros(2))  # scale and offset of the corrected logits
+
+    def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
+        self.decay(optimizer)
+        inputs, labels, name = batch.inputs, batch.labels, "current"
+        slots = draw_distinct(
+            len(self.memory), min(replay_count(self.config, batch), len(self.memory)), self.memory.generator
+        )
+        if len(slots):
+            replayed = self.memory.take(slots)
+            inputs = torch.cat([inputs, self.view(replayed.images)])
+            labels, name = torch.cat([labels, replayed.labels]), "mixed"
+        logits = self.net(inputs)
+        terms = descend(optimizer, {name: cross_entropy(logits, labels)})
+        scores = -cross_entropy(logits.detach(), labels, reduction="none")
+        if len(slots):
+            self.memory.rows.scores[slots.to(scores.device)] = scores[len(batch) :]
+        self.remember(Sample(batch.images, batch.labels, scores[: len(batch)]))
+        return terms
+
+    def decay(self, optimizer: Optimizer) -> None:
+        """The rate falls with every sample of the stream, over all tasks; a schedule has no say then."""
+        if self.config.elrd < 1:
+            for group in optimizer.param_groups:
+                first = group.setdefault("initial_lr", group["lr"])  # PyTorch's own name, saved with the rest
+                group["lr"] = first * self.config.elrd**self.memory.num_seen
+
+    def remember(self, arriving: Sample) -> None:
+        memory, config = self.memory, self.config
+        if not (config.brs or config.lars):
+            memory.add(arriving)
+            return
+        count, free = len(arriving.labels), memory.capacity - len(memory)
+        draws = torch.rand(count, 2, dtype=torch.float64, generator=memory.generator)
+        slots = reservoir_slots(memory.num_seen, draws[:, 0].numpy(), memory.capacity)
+        memory.num_seen += count
+        if free:
+            memory.append(Sample(*(column[:free] for column in arriving)))
+        # Each admitted item changes the next one's odds. The slots stay on the device: nothing is waited for.
+        for number in free + np.flatnonzero(slots[free:] < memory.capacity):
+            rows = memory.rows
+            odds = victim_odds(rows.labels, rows.scores, len(self.corrected), config.brs, config.lars)
+            bounds = odds.cumsum(0)
+            draw = draws[number, 1:].to(odds) * bounds[-1]
+            slot = torch.searchsorted(bounds, draw, right=True).clamp(max=len(odds) - 1)
+            for column, values in zip(rows, arriving, strict=True):
+                column[slot] = values[number]
+
+    def end_task(self, task: Task) -> None:
+        """Fit scale and offset of this task's logits on memory; both carry over to the next task."""
+        if not (self.config.bic and len(self.memory)):
+            return
+        self.corrected.zero_()[list(task.classes)] = True
+        images, labels, _ = self.memory.rows
+        logits = answer_all(self.net, images, self.plain_view)  # once: the net does not change here
+        correction = self.correction.clone().requires_grad_()
+        optimizer = torch.optim.SGD([correction], lr=self.config.bic_lr)
+        for _ in range(self.config.bic_epochs):
+            order = torch.randperm(len(labels), generator=self.memory.generator).to(labels.device)
+            for rows in order.split(self.config.bic_batch_size):
+                answers = self.correct(logits[rows], correction)
+                descend(optimizer, {"bias": cross_entropy(answers, labels[rows])})
+        self.correction.copy_(correction.detach())
+
+    def correct(self, logits: Tensor, correction: Tensor) -> Tensor:
+        scale, offset = correction
+        return torch.where(self.corrected, scale * logits + offset, logits)
+
+    def predict(self, inputs: Tensor) -> Tensor:
+        return self.correct(super().predict(inputs), self.correction)
+
+
+def victim_odds(labels: Tensor, scores: Tensor, num_classes: int, brs: bool, lars: bool) -> Tensor:
+    """(M,) probability of each stored item to leave; large classes and low losses go first."""
+    ones = torch.ones_like(scores)
+    balance = ones.new_zeros(num_classes).scatter_add(0, labels, ones)[labels]  # size of the item's class
+    if brs and lars:
+        scale = (scores.abs().mean() * balance.mean()).clamp(min=torch.finfo(scores.dtype).tiny)
+        merged = (scores / scale + balance) / 2
+    else:
+        merged = balance if brs else scores
+    spread = merged.max() - merged.min()
+    share = torch.where(spread > 0, (merged - merged.min()) / spread, ones)
+    return share / share.sum()

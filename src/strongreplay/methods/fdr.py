@@ -1,0 +1,86 @@
+"""Function Distance Regularisation (FDR).
+
+Paper: Benjamin et al., "Measuring and Regularizing Networks in Function Space", 2019,
+https://arxiv.org/abs/1805.08289
+Reference: mammoth, tag neurips2020, which gave the published numbers: a first step on the stream, a second
+one, with the same learning rate, on the mean distance of probabilities; its `alpha` is read and never used,
+so the multiplier is 1 here. At the end of a task it stores the answers to augmented images given in training
+mode, which moves batch-norm statistics: that is `stored_logits="train"`; ours are plain answers.
+"""
+
+from typing import Literal, NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim import Optimizer
+
+from strongreplay.memory import Memory, first_of_each
+from strongreplay.methods.base import Method, Problem, ReplayConfig, answer_all, descend, replay_count
+from strongreplay.types import Batch, Task, Terms
+
+
+class Sample(NamedTuple):
+    images: Tensor
+    logits: Tensor  # (M, C), the net's answer at the end of the sample's task
+    tasks: Tensor  # (M,) number of that task
+
+
+class FDRConfig(ReplayConfig):
+    alpha: float = Field(1.0, ge=0, description="weight of the distance to stored answers; 0 replays nothing")
+    stored_logits: Literal["eval", "train"] = Field(
+        "eval", description="plain images in evaluation mode, or augmented ones in training mode (reference)"
+    )
+
+
+class FDR(Method):
+    num_finished: Tensor
+
+    def __init__(self, net: nn.Module, problem: Problem, config: FDRConfig | None = None) -> None:
+        super().__init__()
+        self.net, self.config = net, config or FDRConfig()
+        self.view, self.plain_view = problem.train_view, problem.test_view
+        self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+        self.register_buffer("num_finished", torch.tensor(0))
+
+    def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
+        terms = descend(optimizer, {"current": cross_entropy(self.net(batch.inputs), batch.labels)})
+        if len(self.memory) and self.config.alpha:
+            replayed = self.memory.sample(replay_count(self.config, batch))
+            moved = distance(self.net(self.view(replayed.images)), replayed.logits)
+            terms |= descend(optimizer, {"distance": self.config.alpha * moved})
+        return terms
+
+    def end_task(self, task: Task) -> None:
+        """Every finished task, this one included, gets an equal share of the memory."""
+        number = int(self.num_finished)
+        quota = self.memory.capacity // (number + 1)
+        self.num_finished += 1
+        if len(self.memory):
+            self.memory.keep(first_of_each(self.memory.rows.tasks.cpu(), quota))
+        order = torch.randperm(len(task.train), generator=self.memory.generator)
+        quota = min(quota, len(order))
+        if quota:
+            images, logits = self.answers(task.train.inputs, order, quota)
+            self.memory.append(Sample(images, logits, self.num_finished.expand(quota) - 1))
+
+    def answers(self, images: Tensor, order: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """The first `count` images of the order and the net's answers to them, on the net's device."""
+        device = self.num_finished.device
+        if self.config.stored_logits == "eval":
+            chosen = images[order[:count]].to(device)
+            return chosen, answer_all(self.net, chosen, self.plain_view)
+        size = self.config.replay_size or 32
+        # Whole batches, as a loader gives them: batch statistics must not depend on where the share ends.
+        chosen = images[order[: count + -count % size]].to(device)
+        with torch.no_grad():
+            logits = torch.cat([self.net(self.view(part)) for part in chosen.split(size)])
+        return chosen[:count], logits[:count]
+
+
+def distance(logits: Tensor, stored: Tensor) -> Tensor:
+    """Mean Euclidean distance of probabilities; PyTorch's norm has gradient 0, not NaN, where it is 0."""
+    difference = logits[:, : stored.shape[1]].softmax(1) - stored.softmax(1)
+    distances: Tensor = torch.linalg.vector_norm(difference, dim=1)
+    return distances.mean()

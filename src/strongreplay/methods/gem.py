@@ -1,0 +1,95 @@
+"""Gradient Episodic Memory (GEM).
+
+Paper: Lopez-Paz and Ranzato, "Gradient Episodic Memory for Continual Learning", 2017,
+https://arxiv.org/abs/1706.08840
+Reference: mammoth, tag neurips2020: an equal share of random samples is remembered when a task ends, all
+samples of a task give its gradient, and the loss is over the whole head (the authors' own code masks the
+classes of other tasks). Where the step would raise the loss of a past task, g + G'v replaces g, with v from
+    min 1/2 v'(GG' + eps I)v + (Gg)'v  subject to v >= gamma  (dual of the paper's Eq. 11)
+Differences from the reference: that programme is solved as non-negative least squares on v - gamma, in
+float64 on the host; the products GG' and Gg are made on the device in the precision of the gradients.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim import Optimizer
+
+from strongreplay.memory import Memory, draw_distinct
+from strongreplay.methods.base import Method, MethodConfig, Problem, descend, share_of_memory
+from strongreplay.methods.gradients import descend_along, flat_gradient, flat_weights
+from strongreplay.types import Batch, Task, Terms
+
+
+class Sample(NamedTuple):
+    images: Tensor
+    labels: Tensor
+    tasks: Tensor  # (M,) number of the task the sample came from
+
+
+class GEMConfig(MethodConfig):
+    memory_size: int = Field(200, ge=1, description="samples kept, an equal share a task")
+    gamma: float = Field(0.5, ge=0, description="least weight of every past gradient in a corrected step")
+    eps: float = Field(1e-3, ge=0, description="added to the diagonal of the quadratic programme")
+
+
+def solve(products: NDArray[np.float64], overlaps: NDArray[np.float64], gamma: float) -> NDArray[np.float64]:
+    """argmin 1/2 v'Qv + p'v subject to v >= gamma, for Q = products (semi-definite) and p = overlaps."""
+    from scipy.optimize import nnls
+
+    # With Q = A'A and u = v - gamma it is min |Au - b|^2 over u >= 0, where A'b = -(p + Q gamma). A and b
+    # come from eigenvectors, as Q is singular where two past gradients agree and eps is 0.
+    values, vectors = np.linalg.eigh(products)
+    linear = overlaps + gamma * products.sum(1)
+    roots = np.sqrt(values.clip(min=0))
+    usable = roots > 1e-7 * max(float(roots.max()), np.finfo(np.float64).tiny)
+    matrix = roots[usable, None] * vectors.T[usable]
+    target = -(vectors.T[usable] @ linear) / roots[usable]
+    solution: NDArray[np.float64] = nnls(matrix, target, maxiter=100 * len(linear))[0] + gamma
+    return solution
+
+
+def correct(gradients: Tensor, gamma: float, eps: float) -> Tensor:
+    """From the (t + 1, P) gradients of t past tasks and of the batch, the one to step along."""
+    # The step's host read: the programme is solved there, and only where a past task objects.
+    products = (gradients @ gradients.T).cpu().double().numpy()
+    past, current, overlaps = gradients[:-1], gradients[-1], products[:-1, -1]
+    if (overlaps >= 0).all():
+        return current
+    weights = solve(products[:-1, :-1] + eps * np.eye(len(past)), overlaps, gamma)
+    return current + torch.tensor(weights, dtype=past.dtype, device=past.device) @ past
+
+
+class GEM(Method):
+    def __init__(self, net: nn.Module, problem: Problem, config: GEMConfig | None = None) -> None:
+        super().__init__()
+        self.net, self.config, self.view = net, config or GEMConfig(), problem.train_view
+        self.share = share_of_memory("gem", self.config.memory_size, problem)
+        self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+
+    def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
+        if len(self.memory) == 0:
+            return descend(optimizer, {"current": cross_entropy(self.net(batch.inputs), batch.labels)})
+        tasks = self.memory.rows.tasks.cpu()  # a host read while nothing is under way
+        past, weights = tasks.unique(), flat_weights(self.net)
+        gradients = weights.new_empty(len(past) + 1, len(weights))  # written row by row, never held twice
+        losses = weights.new_empty(len(past))
+        for row, task in enumerate(past):
+            replayed = self.memory.take((tasks == task).nonzero().flatten())
+            loss = cross_entropy(self.net(self.view(replayed.images)), replayed.labels)
+            gradients[row], losses[row] = flat_gradient(loss, self.net), loss.detach()
+        current = cross_entropy(self.net(batch.inputs), batch.labels)
+        gradients[-1] = flat_gradient(current, self.net)
+        descend_along(optimizer, self.net, correct(gradients, self.config.gamma, self.config.eps))
+        return {"current": current.detach(), "replay": losses.mean()}
+
+    def end_task(self, task: Task) -> None:
+        rows = draw_distinct(len(task.train), self.share, self.memory.generator)
+        chosen = task.train.take(rows).to(next(self.net.parameters()).device)
+        self.memory.make_room(len(chosen))
+        self.memory.append(Sample(chosen.inputs, chosen.labels, torch.full_like(chosen.labels, task.index)))

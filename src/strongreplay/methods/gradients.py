@@ -1,0 +1,186 @@
+"""Gradients as flat vectors, and the gradients of single samples without a loop over samples.
+
+A flat vector holds the trainable parameters in the order of `net.parameters()`. The gradient of one sample
+is that of its own cross-entropy, in evaluation mode: there samples do not meet in batch statistics, so one
+forward and one backward pass give every layer's inputs and errors for all of them, and each sample's gradient
+follows layer by layer. For a linear layer it is errors x inputs and is never written out; a convolution is
+a linear layer over patches. A net with a layer of another kind is answered by torch.func: the same numbers,
+more time and memory.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.functional import batch_norm, cross_entropy, unfold
+from torch.optim import Optimizer
+
+from strongreplay.methods.base import evaluation_mode
+
+BLOCK_SIZE = 2**26  # numbers in the largest block of single gradients held at a time: 256 MiB
+INPUT_DIMS = {nn.Linear: 2, nn.Conv2d: 4, nn.BatchNorm2d: 4}  # the layers known by formula
+
+
+class Trace(NamedTuple):
+    """What passed a layer for each sample: its inputs, and the gradient of the loss at its outputs."""
+
+    layer: nn.Module
+    inputs: Tensor
+    errors: Tensor
+
+
+def trainable(net: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in net.parameters() if parameter.requires_grad]
+
+
+def flat_weights(net: nn.Module) -> Tensor:
+    """(P,) a copy of the trainable parameters."""
+    return torch.cat([parameter.detach().flatten() for parameter in trainable(net)])
+
+
+def flat_gradient(loss: Tensor, net: nn.Module, retain_graph: bool = False) -> Tensor:
+    """(P,) zero where the loss does not reach."""
+    parts = torch.autograd.grad(loss, trainable(net), retain_graph=retain_graph, materialize_grads=True)
+    return torch.cat([part.flatten() for part in parts])
+
+
+def descend_along(optimizer: Optimizer, net: nn.Module, gradient: Tensor) -> None:
+    """One step with a gradient that is given, not computed from a loss."""
+    optimizer.zero_grad()
+    parameters = trainable(net)
+    for parameter, part in zip(parameters, gradient.split([p.numel() for p in parameters]), strict=True):
+        parameter.grad = part.view_as(parameter)
+    optimizer.step()
+
+
+def quadratic_pull(distance: Tensor, importance: Tensor, strength: float) -> tuple[Tensor, Tensor]:
+    """strength * sum(importance * distance^2) and its gradient."""
+    pull = strength * importance * distance
+    return pull @ distance, 2 * pull
+
+
+def gradient_products(net: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+    """(N, N) inner products between the gradients of N samples."""
+    traces = trace_layers(net, inputs, labels)
+    if traces is not None:
+        return torch.stack([layer_products(trace) for trace in traces]).sum(0)
+    products = inputs.new_empty(len(inputs), len(inputs))
+    chunks = torch.arange(len(inputs)).split(chunk_size(net))
+    for number, rows in enumerate(chunks):  # two chunks of gradients at a time, later ones made anew
+        gradients = sample_gradients(net, inputs[rows], labels[rows])
+        products[rows[:, None], rows] = gradients @ gradients.T
+        for others in chunks[number + 1 :]:
+            block = gradients @ sample_gradients(net, inputs[others], labels[others]).T
+            products[rows[:, None], others], products[others[:, None], rows] = block, block.T
+    return products
+
+
+def squared_gradients(net: nn.Module, inputs: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+    """(P,) sum over samples of weight * gradient^2."""
+    traces = trace_layers(net, inputs, labels)
+    if traces is not None:
+        parts = dict(part for trace in traces for part in layer_squares(trace, weights))
+        return torch.cat([parts.get(p, torch.zeros_like(p)).flatten() for p in trainable(net)])
+    size = chunk_size(net)
+    chunks = zip(inputs.split(size), labels.split(size), weights.split(size), strict=True)
+    return torch.stack([w @ sample_gradients(net, x, y).square_() for x, y, w in chunks]).sum(0)
+
+
+def layer_products(trace: Trace) -> Tensor:
+    layer, inputs, errors = trace
+    if isinstance(layer, nn.Linear):
+        overlap = inputs @ inputs.T
+        return (errors @ errors.T) * (overlap if layer.bias is None else overlap + 1)
+    blocks = [block.flatten(1) for _, block in layer_gradients(trace)]
+    return torch.stack([block @ block.T for block in blocks]).sum(0)
+
+
+def layer_squares(trace: Trace, weights: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    layer, inputs, errors = trace
+    if isinstance(layer, nn.Linear):
+        squares = weights[:, None] * errors.square()
+        yield layer.weight, squares.T @ inputs.square()
+        if layer.bias is not None:
+            yield layer.bias, squares.sum(0)
+        return
+    sums: dict[Tensor, list[Tensor]] = {}
+    for parameter, block in layer_gradients(trace):
+        sums.setdefault(parameter, []).append(torch.tensordot(weights, block.square_(), 1))
+    for parameter, parts in sums.items():
+        yield parameter, torch.cat(parts)
+
+
+def layer_gradients(trace: Trace) -> Iterator[tuple[Tensor, Tensor]]:
+    """A layer's parameters with their (N, ...) gradients, a large one in blocks of output channels."""
+    layer, inputs, errors = trace
+    if isinstance(layer, nn.Conv2d):
+        assert not isinstance(layer.padding, str)
+        patches = unfold(inputs, layer.kernel_size, layer.dilation, layer.padding, layer.stride)  # (N, K, L)
+        channels = max(1, BLOCK_SIZE // patches[:, :, 0].numel())
+        for part in errors.flatten(2).split(channels, dim=1):
+            yield layer.weight, part @ patches.mT
+    if isinstance(layer, nn.BatchNorm2d):
+        whitened = batch_norm(inputs, layer.running_mean, layer.running_var, eps=layer.eps)
+        yield layer.weight, (errors * whitened).sum((2, 3))
+    if isinstance(layer.bias, nn.Parameter):
+        yield layer.bias, errors.sum((2, 3))
+
+
+def trace_layers(net: nn.Module, inputs: Tensor, labels: Tensor) -> list[Trace] | None:
+    """What passed each layer, or nothing where the formulas do not hold."""
+    layers = [layer for layer in net.modules() if any(True for _ in layer.parameters(recurse=False))]
+    num_owned = sum(p.numel() for layer in layers for p in layer.parameters(recurse=False))
+    # Unequal where a parameter is frozen or has two owners.
+    if num_owned != sum(p.numel() for p in trainable(net)) or not all(map(has_formula, layers)):
+        return None
+    passed: list[tuple[nn.Module, Tensor, Tensor]] = []
+
+    def watch(layer: nn.Module, arguments: tuple[Tensor, ...], outputs: Tensor) -> Tensor:
+        # The gradient at an added zero is that at the outputs, even if the next layer overwrites them.
+        probe = torch.zeros_like(outputs, requires_grad=True)
+        passed.append((layer, arguments[0].detach(), probe))
+        return outputs + probe
+
+    handles = [layer.register_forward_hook(watch) for layer in layers]
+    try:
+        with evaluation_mode(net):
+            loss = cross_entropy(net(inputs), labels, reduction="sum")
+    finally:
+        for handle in handles:
+            handle.remove()
+    used_twice = len({layer for layer, _, _ in passed}) < len(passed)
+    if used_twice or any(seen.dim() != INPUT_DIMS[type(layer)] for layer, seen, _ in passed):
+        return None
+    errors = torch.autograd.grad(loss, [probe for _, _, probe in passed], materialize_grads=True)
+    return [Trace(layer, seen, error) for (layer, seen, _), error in zip(passed, errors, strict=True)]
+
+
+def has_formula(layer: nn.Module) -> bool:
+    if isinstance(layer, nn.Conv2d) and (
+        layer.groups > 1 or layer.padding_mode != "zeros" or isinstance(layer.padding, str)
+    ):
+        return False
+    if isinstance(layer, nn.BatchNorm2d) and not layer.track_running_stats:
+        return False
+    return type(layer) in INPUT_DIMS
+
+
+def chunk_size(net: nn.Module) -> int:
+    return max(1, BLOCK_SIZE // sum(p.numel() for p in trainable(net)))
+
+
+def sample_gradients(net: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+    """(N, P) the gradient of every sample, for any net; running statistics enter as constants."""
+    parameters = {name: p.detach() for name, p in net.named_parameters() if p.requires_grad}
+    constants = {name: p.detach() for name, p in net.named_parameters() if not p.requires_grad}
+    constants |= dict(net.named_buffers())
+
+    def loss_of(parameters: dict[str, Tensor], image: Tensor, label: Tensor) -> Tensor:
+        logits = functional_call(net, (parameters, constants), (image[None],))
+        return cross_entropy(logits, label[None])
+
+    with evaluation_mode(net):
+        gradients = vmap(grad(loss_of), in_dims=(None, 0, 0))(parameters, inputs, labels)
+    return torch.cat([gradients[name].flatten(1) for name in parameters], dim=1)

@@ -1,0 +1,149 @@
+"""Incremental Classifier and Representation Learning (iCaRL).
+
+Paper: Rebuffi et al., "iCaRL: Incremental Classifier and Representation Learning", 2017,
+https://arxiv.org/abs/1611.07725
+References: the authors' Theano code, and mammoth, tag neurips2020, which gave the published numbers.
+Features are normalised to length one as in the paper; mammoth compares them as they are, which is
+`normalise_features=False`. The authors also average class means over mirrored exemplars: `flip_means=True`.
+Differences from mammoth: exemplars are replayed as they were met (there darkened and transposed), so it
+should come out above the published numbers.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, normalize, one_hot
+from torch.optim import Optimizer
+
+from strongreplay.errors import ConfigError
+from strongreplay.memory import Memory, first_of_each, herd
+from strongreplay.methods.base import (
+    Method,
+    MethodConfig,
+    OldNet,
+    Problem,
+    answer_all,
+    descend,
+    squared_weights,
+    with_features,
+)
+from strongreplay.nets import Classifier
+from strongreplay.types import Batch, Split, Task, Terms
+
+
+class Exemplar(NamedTuple):
+    images: Tensor
+    labels: Tensor
+
+
+class ICaRLConfig(MethodConfig):
+    memory_size: int = Field(200, ge=1, description="exemplars kept, shared equally by all seen classes")
+    l2: float = Field(1e-5, ge=0, description="weight of the sum of squared weights")
+    normalise_features: bool = Field(True, description="compare features by direction; false: as they are")
+    flip_means: bool = Field(False, description="average class means over mirrored exemplars too")
+
+
+class ICaRL(Method):
+    net: Classifier
+    old: Tensor
+    current: Tensor
+
+    def __init__(self, net: nn.Module, problem: Problem, config: ICaRLConfig | None = None) -> None:
+        super().__init__()
+        self.config = config or ICaRLConfig()
+        if self.config.memory_size < problem.num_classes:
+            raise ConfigError(
+                f"icarl needs one exemplar a class: memory_size must be >= {problem.num_classes}, "
+                f"got {self.config.memory_size}"
+            )
+        self.net, self.old_net = with_features(net, "icarl"), OldNet(net)
+        self.plain_view = problem.test_view
+        self.memory = Memory(Exemplar, self.config.memory_size, problem.generator("memory"))
+        no_class = torch.zeros(problem.num_classes, dtype=torch.bool)
+        self.register_buffer("old", no_class)  # (C,) classes of finished tasks
+        self.register_buffer("current", ~no_class)  # of this one; all while no task has begun
+        self.means: tuple[Tensor, Tensor] | None = None  # follows from net and memory, so it is not saved
+
+    def begin_task(self, task: Task) -> Task:
+        self.current.zero_()[list(task.classes)] = True
+        if len(self.memory) == 0:
+            return task
+        train, (images, labels) = task.train, self.memory.rows
+        images, labels = images.to(train.inputs.device), labels.to(train.labels.device)
+        return task.with_train(Split(torch.cat([train.inputs, images]), torch.cat([train.labels, labels])))
+
+    def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
+        logits = self.net(batch.inputs)
+        targets = torch.zeros_like(logits).scatter_(1, batch.labels[:, None], 1.0)
+        if self.old_net.exists:  # so the label of an exemplar of an old class is left out
+            targets = torch.where(self.current, targets, self.old_net(batch.inputs).sigmoid())
+        terms = {"binary": binary(logits, targets, self.old | self.current)}
+        if self.config.l2:
+            terms["l2"] = self.config.l2 * squared_weights(self.net)
+        self.means = None
+        return descend(optimizer, terms)
+
+    def end_task(self, task: Task) -> None:
+        self.old_net.take()
+        self.old |= self.current
+        self.means = None
+        quota = self.memory.capacity // int(self.old.sum())
+        inputs, labels = task.train.inputs, task.train.labels
+        present = set(labels.tolist())
+        renewed = [label for label in task.classes if label in present]
+        if len(self.memory):
+            stored = self.memory.rows.labels.cpu()
+            first = first_of_each(stored, quota)  # herding put the best first
+            self.memory.keep(first[~torch.isin(stored[first], torch.tensor(renewed, dtype=stored.dtype))])
+        for label in renewed:
+            rows = torch.nonzero(labels == label).flatten()
+            rows = rows[herd(self.features(inputs[rows]), quota).to(rows.device)]
+            device = self.old.device
+            self.memory.append(Exemplar(inputs[rows].to(device), labels[rows].to(device)))
+
+    def features(self, images: Tensor, mirrored: bool = False) -> Tensor:
+        """(N, D) of stored images, in evaluation mode and without augmentation."""
+        return answer_all(
+            self.net,
+            images,
+            lambda chunk: self.plain_view(chunk.flip(-1) if mirrored else chunk),
+            lambda inputs: self.direct(self.net.features(inputs)),
+        )
+
+    def direct(self, features: Tensor) -> Tensor:
+        return normalize(features, dim=1) if self.config.normalise_features else features
+
+    def class_means(self) -> tuple[Tensor, Tensor]:
+        """(C, D) mean features of the exemplars, and (C,) which classes have any."""
+        images, labels = self.memory.rows
+        features = self.features(images)
+        if self.config.flip_means:
+            features = (features + self.features(images, mirrored=True)) / 2
+        members = one_hot(labels, len(self.old)).to(features.dtype)  # (M, C)
+        counts = members.sum(0)
+        return self.direct(members.t() @ features / counts.clamp(min=1)[:, None]), counts > 0
+
+    def predict(self, inputs: Tensor) -> Tensor:
+        """Minus the squared distance to each class mean; the net's logits while there are no exemplars."""
+        if len(self.memory) == 0:
+            return super().predict(inputs)
+        if self.means is None or self.means[0].device != inputs.device:
+            self.means = self.class_means()
+        means, known = self.means
+        # By differences: through a matrix product small distances lose all their digits.
+        features, by = self.direct(self.net.features(inputs)), "donot_use_mm_for_euclid_dist"
+        distances = torch.cdist(features, means, compute_mode=by)
+        return distances.square().neg().masked_fill(~known, torch.finfo(means.dtype).min)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        self.means = None
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def binary(logits: Tensor, targets: Tensor, columns: Tensor) -> Tensor:
+    """Binary cross-entropy averaged over the batch and the given columns."""
+    weight = columns.to(logits.dtype)
+    total = binary_cross_entropy_with_logits(logits, targets, weight, reduction="sum")
+    return total / (len(logits) * weight.sum())

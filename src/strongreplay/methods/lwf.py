@@ -1,0 +1,131 @@
+"""Learning without Forgetting (LwF).
+
+Paper: Li and Hoiem, "Learning without Forgetting", 2016, https://arxiv.org/abs/1606.09282
+Reference: mammoth, tag neurips2020, which gave the published numbers: no T^2 in front of the distillation,
+and a squared-weight term that is not halved.
+Differences from the reference: targets are recorded on normalised images, the kind the net is trained on;
+the reference shows it bare pixels, which is `targets="raw"`. The temperature is a setting, not always 2.
+"""
+
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, linear
+from torch.optim import Optimizer
+
+from strongreplay.methods.base import (
+    Method,
+    MethodConfig,
+    Problem,
+    answer_all,
+    descend,
+    evaluation_mode,
+    load_late,
+    squared_weights,
+    with_features,
+)
+from strongreplay.nets import Classifier
+from strongreplay.types import Batch, Task, Terms
+
+
+class LwFConfig(MethodConfig):
+    alpha: float = Field(1.0, ge=0, description="weight of the distance to the old answers")
+    temperature: float = Field(2.0, gt=0, description="divides logits before their softmax is compared")
+    l2: float = Field(5e-4, ge=0, description="weight of the sum of squared weights")
+    warmup_epochs: int = Field(1, ge=0, description="passes that train new rows of the head alone")
+    warmup_lr: float = Field(0.01, gt=0, description="learning rate of these passes")
+    warmup_batch_size: int = Field(32, ge=1, description="samples a step of these passes")
+    targets: Literal["normalised", "raw"] = Field(
+        "normalised", description="images the old answers are recorded on; raw: bare pixels (reference)"
+    )
+
+
+class LwF(Method):
+    net: Classifier
+    old: Tensor
+    seen: Tensor
+    targets: Tensor | None
+
+    def __init__(self, net: nn.Module, problem: Problem, config: LwFConfig | None = None) -> None:
+        super().__init__()
+        self.net, self.config = with_features(net, "lwf"), config or LwFConfig()
+        self.view, self.plain_view = problem.train_view, problem.test_view
+        self.generator = problem.generator("warm-up")
+        no_class = torch.zeros(problem.num_classes, dtype=torch.bool)
+        self.register_buffer("old", no_class)  # (C,) classes of finished tasks
+        self.register_buffer("seen", ~no_class)  # and of this one; all while no task has begun
+        self.register_buffer("targets", None)  # (N, C) old answers, one row a training image
+
+    def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
+        config = self.config
+        logits = self.net(batch.inputs)
+        terms = {"current": cross_entropy(restrict(logits, self.seen), batch.labels)}
+        if self.targets is not None and config.alpha:
+            old_logits = self.targets[batch.rows]
+            terms["distillation"] = config.alpha * distill(logits, old_logits, self.old, config.temperature)
+        if config.l2:
+            terms["l2"] = config.l2 * squared_weights(self.net)
+        return descend(optimizer, terms)
+
+    def begin_task(self, task: Task) -> Task:
+        if self.old.any():
+            self.warm_up(task)
+            view = self.plain_view if self.config.targets == "normalised" else to_unit
+            self.targets = answer_all(self.net, task.train.inputs, view)
+        self.seen.copy_(self.old)
+        self.seen[list(task.classes)] = True
+        return task
+
+    def warm_up(self, task: Task) -> None:
+        """Train the head's rows of new classes on fixed features; everything else stays to the bit."""
+        head, columns = self.net.head, [label for label in task.classes if not self.old[label]]
+        train = task.train.to(head.weight.device)
+        place = torch.full_like(self.old, -1, dtype=torch.int64)  # (C,) label -> row trained here
+        place[columns] = torch.arange(len(columns), device=place.device)
+        rows = torch.nonzero(place[train.labels] >= 0).flatten()
+        if len(rows) == 0:
+            return
+        new_rows = [parameter.detach()[columns].requires_grad_() for parameter in head.parameters()]
+        optimizer = torch.optim.SGD(new_rows, lr=self.config.warmup_lr)
+        with evaluation_mode(self.net):
+            for _ in range(self.config.warmup_epochs):
+                order = rows[torch.randperm(len(rows), generator=self.generator).to(rows.device)]
+                for chosen in order.split(self.config.warmup_batch_size):
+                    with torch.no_grad():
+                        features = self.net.features(self.view(train.inputs[chosen]))
+                    loss = cross_entropy(linear(features, *new_rows), place[train.labels[chosen]])
+                    descend(optimizer, {"warm-up": loss})
+        with torch.no_grad():
+            for parameter, trained in zip(head.parameters(), new_rows, strict=True):
+                parameter[columns] = trained
+
+    def end_task(self, task: Task) -> None:
+        self.old[list(task.classes)] = True
+        self.targets = None
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return {"generator": self.generator.get_state()}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        self.generator.set_state(state["generator"].cpu())
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        load_late(self, state_dict, prefix, "targets")
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def restrict(logits: Tensor, columns: Tensor) -> Tensor:
+    """Logits whose softmax is zero outside the columns; finite, so that zero times its logarithm is zero."""
+    return logits.masked_fill(~columns, torch.finfo(logits.dtype).min)
+
+
+def distill(logits: Tensor, old_logits: Tensor, columns: Tensor, temperature: float) -> Tensor:
+    """Cross-entropy of both softened answers over the columns, averaged over the batch."""
+    wanted = restrict(old_logits / temperature, columns).softmax(1)
+    return cross_entropy(restrict(logits / temperature, columns), wanted)
+
+
+def to_unit(images: Tensor) -> Tensor:
+    return images if images.is_floating_point() else images.float() / 255

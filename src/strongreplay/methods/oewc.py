@@ -1,0 +1,98 @@
+"""Online Elastic Weight Consolidation (oEWC).
+
+Papers: Schwarz et al., "Progress & Compress", 2018, https://arxiv.org/abs/1805.06370; Kirkpatrick et al.,
+"Overcoming Catastrophic Forgetting in Neural Networks", 2017, https://arxiv.org/abs/1612.00796
+Reference: mammoth, tag neurips2020. The published weights of the penalty belong to its form, which is kept:
+no factor 1/2, and each squared gradient of log p(y|x) at the true label counts p(y|x) times
+(`fisher="mammoth"`). `"empirical"` leaves that factor out; `"true"` is the expectation over the net's own
+answers, at the cost of a backward pass a class.
+Differences from the reference: single gradients are those of the net in evaluation mode, its running
+statistics untouched (`fisher_mode="train"` for the reference's single images in training mode, which move
+them); the sum is divided by the number of samples, not by that of the batches times their size.
+"""
+
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim import Optimizer
+
+from strongreplay.methods.base import Method, MethodConfig, Problem, plain_answer
+from strongreplay.methods.gradients import (
+    descend_along,
+    flat_gradient,
+    flat_weights,
+    quadratic_pull,
+    squared_gradients,
+)
+from strongreplay.types import Batch, Split, Task, Terms
+
+FISHER_CHUNK = 128  # images at a time; fixed, so that the views draw alike whatever the training batch
+
+
+class OEWCConfig(MethodConfig):
+    penalty: float = Field(0.7, ge=0, description="lambda, weight of the pull to the last task's weights")
+    gamma: float = Field(1.0, ge=0, le=1, description="what remains of earlier importance at each task end")
+    fisher: Literal["mammoth", "empirical", "true"] = Field(
+        "mammoth", description="label weights: p(y|x) of the true one, 1 for it, or p(c|x) of every one"
+    )
+    fisher_mode: Literal["eval", "train"] = Field(
+        "eval", description="mode of the net for importance; train (reference) moves running statistics"
+    )
+
+
+class OEWC(Method):
+    fisher: Tensor  # (P,) importance; zero, hence without effect, until the first task ends
+    anchor: Tensor  # (P,) theta*, the weights at the end of the last task
+
+    def __init__(self, net: nn.Module, problem: Problem, config: OEWCConfig | None = None) -> None:
+        super().__init__()
+        self.net, self.config, self.view = net, config or OEWCConfig(), problem.train_view
+        self.register_buffer("anchor", flat_weights(net))
+        self.register_buffer("fisher", torch.zeros_like(self.anchor))
+
+    def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
+        current = cross_entropy(self.net(batch.inputs), batch.labels)
+        distance = flat_weights(self.net) - self.anchor
+        penalty, pull = quadratic_pull(distance, self.fisher, self.config.penalty)
+        descend_along(optimizer, self.net, flat_gradient(current, self.net) + pull)
+        return {"current": current.detach(), "penalty": penalty}
+
+    def end_task(self, task: Task) -> None:
+        squares = self.squares_by_image if self.config.fisher_mode == "train" else self.squares
+        train, total = task.train.to(self.anchor.device), torch.zeros_like(self.anchor)
+        for images, labels in zip(
+            train.inputs.split(FISHER_CHUNK), train.labels.split(FISHER_CHUNK), strict=True
+        ):
+            total += squares(Split(self.view(images), labels))
+        self.fisher.mul_(self.config.gamma).add_(total / len(train))
+        self.anchor.copy_(flat_weights(self.net))
+
+    def squares(self, chunk: Split) -> Tensor:
+        """(P,) the sum of weighted squared gradients, running statistics held."""
+        logits = plain_answer(self.net, chunk.inputs)
+        sums = [squared_gradients(self.net, chunk.inputs, *labels) for labels in self.targets(logits, chunk)]
+        return torch.stack(sums).sum(0)
+
+    def squares_by_image(self, chunk: Split) -> Tensor:
+        """The same with each image a training batch of its own; one by one, as each moves the statistics."""
+        total = torch.zeros_like(self.anchor)
+        for image, label in zip(chunk.inputs.split(1), chunk.labels.split(1), strict=True):
+            logits = self.net(image)
+            for labels, weight in self.targets(logits.detach(), Split(image, label)):
+                total += weight * flat_gradient(cross_entropy(logits, labels), self.net, True).square()
+        return total
+
+    def targets(self, logits: Tensor, chunk: Split) -> Iterator[tuple[Tensor, Tensor]]:
+        """Labels to take gradients at, and what each counts."""
+        answers = logits.softmax(1)
+        if self.config.fisher == "true":
+            for label, weights in enumerate(answers.unbind(1)):
+                yield torch.full_like(chunk.labels, label), weights
+        elif self.config.fisher == "mammoth":
+            yield chunk.labels, answers.gather(1, chunk.labels[:, None])[:, 0]
+        else:
+            yield chunk.labels, torch.ones_like(answers[:, 0])

@@ -1,0 +1,46 @@
+"""The README's Python runs as printed, and the commands it shows exist."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("number", range(len(blocks("python"))))
+def test_python_in_the_readme_runs(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    exec("\n".join(blocks("python")[: number + 1]), names)
+    if number == 0:
+        rows = names["matrix"]
+        assert [len(row) for row in rows] == [1, 2, 3, 4, 5]
+        assert sum(rows[-1]) / 5 > 60
+        assert capsys.readouterr().out
+
+
+def test_commands_in_the_readme_are_known() -> None:
+    shown = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("ser ")]
+    assert len(shown) >= 5
+    words = [line.split() for line in shown]
+    verbs = {tuple(word[1:3]) if word[1] in ("data", "list") else (word[1],) for word in words}
+    for verb in verbs:
+        result = subprocess.run(
+            [sys.executable, "-m", "strongreplay", *verb, "--help"], capture_output=True, text=True
+        )
+        assert result.returncode == 0, (verb, result.stderr)
+
+
+def test_make_targets_in_the_readme_exist() -> None:
+    targets = set(re.findall(r"^make (\w+)", README, flags=re.MULTILINE))
+    assert {"demo", "test"} <= targets
+    makefile = (ROOT / "Makefile").read_text()
+    assert all(re.search(rf"^{target}:", makefile, flags=re.MULTILINE) for target in targets)

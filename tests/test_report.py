@@ -1,0 +1,51 @@
+"""Tables and pictures from records, without torch."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from test_records import make_record
+
+from strongreplay.report.figures import accuracy_curves
+from strongreplay.report.tables import group_records, summarise
+
+
+def test_mean_and_sample_deviation_by_hand() -> None:
+    summary = summarise([80.0, 82.0, 84.0])
+    assert summary is not None
+    assert (summary.mean, summary.deviation, summary.count) == (82, 2, 3)
+    assert str(summary) == "82.00 ± 2.00"
+    assert str(summarise([80.0])) == "80.00"
+    assert summarise([None]) is None
+
+
+def test_seeds_of_one_configuration_form_a_group_and_twins_are_told_apart() -> None:
+    records = [make_record("ser", seed, 80 + seed) for seed in (2, 0, 1)]
+    records += [make_record("ser", 0, 70, alpha=3), make_record("er", 0, 60), make_record("ser", 0, 99)]
+    groups = group_records(records)
+    assert [(g.method, len(g.records)) for g in groups] == [("er", 1), ("ser", 1), ("ser", 3)]
+    groups = groups[::-1]
+    assert [record.seed for record in groups[0].records] == [0, 1, 2]
+    assert groups[0].records[0].score("class-il", "average_accuracy") == 80  # the same seed twice counts once
+    assert groups[1].name == "ser (method.alpha=3)"
+    assert groups[2].name == "er"
+    score = groups[0].score("class-il", "average_accuracy")
+    assert score is not None
+    assert score.mean == 81
+    assert groups[0].score("domain-il", "average_accuracy") is None
+    assert groups[0].curves("class-il")[0] == [90, 80]
+
+
+def test_the_picture_is_drawn(tmp_path: Path) -> None:
+    groups = group_records([make_record(method, seed) for method in ("er", "ser") for seed in (0, 1)])
+    path = accuracy_curves(groups, tmp_path / "new" / "picture.png")
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_reports_and_records_never_import_torch() -> None:
+    code = (
+        "import sys, strongreplay.cli, strongreplay.records, strongreplay.recipes, strongreplay.metrics;"
+        "import strongreplay.report.tables, strongreplay.report.figures;"
+        "assert 'torch' not in sys.modules, 'torch was imported'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
