@@ -56,6 +56,7 @@ def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
 def test_the_fingerprint_ignores_the_seed_and_nothing_else() -> None:
     first, same, other = make_record(seed=0), make_record(seed=1), make_record(alpha=2)
     assert fingerprint(first.config) == fingerprint(same.config) != fingerprint(other.config)
+    assert fingerprint(first.config) == fingerprint(make_record(new_option=None).config)
 
 
 def test_a_failed_write_leaves_the_old_text(tmp_path: Path) -> None:

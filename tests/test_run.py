@@ -140,6 +140,14 @@ def test_validation_never_reads_the_test_split() -> None:
     assert (accuracy * round(0.2 * first_two) / 100) % 1 == pytest.approx(0, abs=1e-6)
 
 
+def test_the_first_tasks_alone_are_the_beginning_of_the_whole() -> None:
+    whole, beginning = quick(), quick(settings={"data.tasks": 2})
+    assert [row[:2] for row in whole.matrix("class-il")[:2]] == beginning.matrix("class-il")
+    assert beginning.score("class-il", "forgetting") is not None
+    with pytest.raises(ConfigError, match=r"data.tasks must be 1 to 5 for this stream, got 9"):
+        quick(settings={"data.tasks": 9})
+
+
 def test_a_diverging_run_stops_and_keeps_what_it_had() -> None:
     with pytest.raises(StoppedRun, match=r"task \d, epoch \d, step \d+: the loss term '\w+' is") as caught:
         quick(settings={"train.lr": 50})

@@ -55,6 +55,7 @@ class EvalConfig(Section):
 
 
 class DataConfig(Section):
+    tasks: int | None = Field(None, ge=1, description="learn only the first so many tasks; none: all")
     validation: float = Field(
         0.0, ge=0, lt=1, description="judge on this part of the training data, for tuning"
     )

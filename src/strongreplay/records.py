@@ -68,8 +68,12 @@ def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def fingerprint(config: dict[str, Any]) -> str:
-    """Ten letters that stand for a configuration, whatever its seed."""
-    text = json.dumps({key: value for key, value in config.items() if key != "seed"}, sort_keys=True)
+    """Ten letters that stand for a configuration, whatever its seed.
+
+    What is none is left out, so that a new option which is off by default changes no name.
+    """
+    held = {key: value for key, value in flatten(config).items() if key != "seed" and value is not None}
+    text = json.dumps(held, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 

@@ -12,7 +12,7 @@ import torch
 
 from strongreplay import __version__, metrics
 from strongreplay.config import RunConfig
-from strongreplay.data.streams import Stream, accumulate, build_stream, hold_out
+from strongreplay.data.streams import Stream, accumulate, build_stream, first_tasks, hold_out
 from strongreplay.engine import NonFiniteError, Position, evaluate, train_task
 from strongreplay.errors import ConfigError, RunError
 from strongreplay.meter import Meter
@@ -56,6 +56,8 @@ def run(
     place = find_device(device)
     with meter("data"):
         stream = build_stream(config.stream, config.seed, folder, watcher.loading)
+        if config.data.tasks:
+            stream = first_tasks(stream, config.data.tasks)
         if config.data.validation:
             stream = hold_out(stream, config.data.validation, config.seed)
     view = stream.train_view(derive_generator(config.seed, "views"))

@@ -6,9 +6,10 @@ from types import TracebackType
 from rich.progress import Progress
 
 from strongreplay.engine import Position
-from strongreplay.run import Watcher
+from strongreplay.run import Scores, Watcher
 
 REDRAW_SECONDS = 0.2
+LINE_SECONDS = 30  # a long run says how far it is in lines too, for logs and pipes
 
 
 class BarWatcher(Watcher):
@@ -16,6 +17,7 @@ class BarWatcher(Watcher):
         self.progress, self.name = progress, name
         self.bar = progress.add_task(name, total=None)
         self.done, self.num_tasks, self.next_draw = 0, 1, 0.0
+        self.next_line = time.monotonic() + LINE_SECONDS
 
     def __enter__(self) -> "BarWatcher":
         return self
@@ -39,3 +41,12 @@ class BarWatcher(Watcher):
             self.next_draw = now + REDRAW_SECONDS
             where = f"{self.name}: task {position.task + 1}/{self.num_tasks}"
             self.progress.update(self.bar, completed=self.done, description=where)
+
+    def evaluated(self, index: int, scores: Scores) -> None:
+        if time.monotonic() >= self.next_line:
+            self.next_line = time.monotonic() + LINE_SECONDS
+            setting, row = next(iter(scores.items()))
+            known = [value for value in row[: index + 1] if value is not None]
+            accuracy = f"{setting} {sum(known) / len(known):.2f} %"
+            told = f"{self.name}: task {index + 1} of {self.num_tasks} learnt, {accuracy}"
+            self.progress.console.print(told, highlight=False)

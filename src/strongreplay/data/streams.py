@@ -36,10 +36,11 @@ class Stream:
     make: Callable[[int, Part], Split]
     train_view: ViewMaker = lambda generator: scale
     test_view: View = scale
+    head_size: int | None = None  # where a net needs more outputs than the tasks have classes
 
     @property
     def num_classes(self) -> int:
-        return 1 + max(max(classes) for classes in self.task_classes)
+        return self.head_size or 1 + max(max(classes) for classes in self.task_classes)
 
     def __len__(self) -> int:
         return len(self.task_classes)
@@ -150,6 +151,13 @@ def accumulate(stream: Stream) -> Stream:
 
     classes = tuple(sorted({label for classes in stream.task_classes for label in classes}))
     return replace(stream, task_classes=(classes,), make=make)
+
+
+def first_tasks(stream: Stream, count: int) -> Stream:
+    """The stream's beginning, for a head that has all of its classes."""
+    if not 1 <= count <= len(stream):
+        raise ConfigError(f"data.tasks must be 1 to {len(stream)} for this stream, got {count}")
+    return replace(stream, task_classes=stream.task_classes[:count], head_size=stream.num_classes)
 
 
 def hold_out(stream: Stream, fraction: float, seed: int = 0) -> Stream:
