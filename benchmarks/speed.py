@@ -14,14 +14,14 @@ import time
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.functional import cross_entropy
 
 from strongreplay.data.streams import LOOKS, make_train_view
 from strongreplay.data.views import normalise, scale
@@ -32,6 +32,8 @@ from strongreplay.methods import METHODS, Method
 from strongreplay.nets import build_net
 from strongreplay.run import processor_name
 from strongreplay.types import Problem, Split, Task, View, derive_generator
+
+Ready = dict[float, tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -53,61 +55,59 @@ CASES = {
 }
 
 
-def bare_loss(
-    name: str, net: nn.Module, old: nn.Module, batch: Callable[[], tuple[Tensor, Tensor]]
-) -> Tensor:
-    """The forwards and the loss of one step, and nothing else."""
-    inputs, labels = batch()
-    if name == "er":
-        more, more_labels = batch()
-        return cross_entropy(net(torch.cat([inputs, more])), torch.cat([labels, more_labels]))
-    logits = net(inputs)
-    loss = cross_entropy(logits, labels)
-    if name == "sgd":
-        return loss
-    replayed, targets = batch()
-    replayed_logits, stored = net(replayed), torch.zeros_like(logits)
-    if name == "derpp":
-        return loss + 0.1 * mse_loss(replayed_logits, stored) + 0.5 * cross_entropy(net(replayed), targets)
-    with torch.no_grad():
-        old_logits = old(inputs)
-    replay = cross_entropy(replayed_logits, targets)
-    return loss + replay + 0.2 * mse_loss(replayed_logits, stored) + 0.2 * mse_loss(logits, old_logits)
+@dataclass(frozen=True)
+class Bare:
+    """The passes of one step: each backward with the rows of its forwards, and forwards without gradient."""
+
+    backwards: tuple[tuple[float, ...], ...]  # rows as multiples of the batch size
+    free: tuple[float, ...] = ()
+    num_steps: int = 1  # of the optimiser
 
 
-def bare_block(name: str, net: nn.Module, ready: list[tuple[Tensor, Tensor]], steps: int) -> None:
+ANCHORS = 10 * 4 / 128  # HAL: ten classes, four finished tasks, as a multiple of the MLP's batch
+SHARE = 40 / 128  # GEM: 200 samples over five tasks
+
+BARE = {
+    "sgd": Bare(((1,),)),
+    "er": Bare(((2,),)),
+    "der": Bare(((1, 1),)),
+    "derpp": Bare(((1, 1, 1),)),
+    "ser": Bare(((1, 1),), free=(1,)),
+    "oewc": Bare(((1,),)),
+    "si": Bare(((1,),)),
+    "lwf": Bare(((1,),)),
+    "agem": Bare(((1,), (1,))),
+    "gem": Bare(((SHARE,), (SHARE,), (SHARE,), (SHARE,), (1,))),
+    "fdr": Bare(((1,), (1,)), num_steps=2),
+    "ert": Bare(((2,),)),
+    "hal": Bare(((2,), (ANCHORS,)), free=(ANCHORS, 1)),
+}
+
+
+def bare_block(passes: Bare, net: nn.Module, old: nn.Module, ready: Ready, steps: int) -> None:
+    """Only forwards, cross-entropies, backwards and optimiser steps, on tensors that lie ready."""
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
-    old = ready_old_net(net)
-    place = 0
-
-    def batch() -> tuple[Tensor, Tensor]:
-        nonlocal place
-        place = (place + 1) % len(ready)
-        return ready[place]
-
     for _ in range(steps):
-        loss = bare_loss(name, net, old, batch)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+        for rows in passes.free:
+            with torch.no_grad():
+                old(ready[rows][0])
+        for number, forwards in enumerate(passes.backwards):
+            loss = reduce(torch.add, [cross_entropy(net(ready[r][0]), ready[r][1]) for r in forwards])
+            if number == 0 or passes.num_steps > 1:
+                optimizer.zero_grad()
+            loss.backward()
+            if passes.num_steps > 1:
+                optimizer.step()
+        if passes.num_steps == 1:
+            optimizer.step()
 
 
-_old_nets: dict[int, nn.Module] = {}
-
-
-def ready_old_net(net: nn.Module) -> nn.Module:
-    """A frozen copy, made once a net."""
-    if id(net) not in _old_nets:
-        _old_nets[id(net)] = deepcopy(net).eval().requires_grad_(False)
-    return _old_nets[id(net)]
-
-
-def make_task(case: Case, steps: int) -> Task:
+def make_task(case: Case, steps: int, index: int = 0) -> Task:
     generator = torch.Generator().manual_seed(1)
     count = steps * case.batch_size
     images = torch.randint(0, 256, (count, *case.shape), dtype=torch.uint8, generator=generator)
     split = Split(images, torch.randint(0, 10, (count,), generator=generator))
-    return Task(0, tuple(range(10)), split, split)
+    return Task(index, tuple(range(10)), split, split)
 
 
 def make_method(name: str, case: Case, view: View, plain: View) -> Method:
@@ -136,26 +136,34 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def step_ratio(name: str, case: Case) -> dict[str, float]:
-    """Ours over bare, in turns; the method has a full memory and an old net, as from the second task on."""
+    """Ours over bare, in turns; the method has a full memory and four finished tasks behind it."""
     view, plain = views(case)
     method = make_method(name, case, view, plain)
-    task = make_task(case, case.block)
-    for _ in range(-(-400 // len(task.train)) + 1):
-        learn(method, task, case, view)
-    net = build_net(case.net, case.shape, 10, derive_generator(0, "net"), width=case.width)
-    rows = [torch.arange(i, i + case.batch_size) for i in range(0, len(task.train), case.batch_size)]
-    ready = [(plain(task.train.inputs[row]), task.train.labels[row]) for row in rows]
-    bare_block(name, net, ready, case.block)
-    # end_task is part of train_task; timed apart, because it happens once a task and not once a step
-    ratios, ours, bares = [], [], []
+    for index in range(4):
+        learn(method, make_task(case, case.block, index), case, view)
+    task = method.begin_task(make_task(case, case.block, 4))
+    # What happens once a task is not part of a step.
+    method.begin_task = lambda task: task  # type: ignore[method-assign]
     method.end_task = lambda task: None  # type: ignore[method-assign]
+    net = build_net(case.net, case.shape, 10, derive_generator(0, "net"), width=case.width)
+    old = deepcopy(net).eval().requires_grad_(False)
+    passes = BARE[name]
+    counts = {rows for forwards in (*passes.backwards, passes.free) for rows in forwards}
+    ready = {rows: ready_rows(task.train, plain, round(rows * case.batch_size)) for rows in counts}
+    bare_block(passes, net, old, ready, case.block)
+    ratios, ours, bares = [], [], []
     for _ in range(case.rounds):
-        bare = seconds(lambda: bare_block(name, net, ready, case.block))
+        bare = seconds(lambda: bare_block(passes, net, old, ready, case.block))
         own = seconds(lambda: learn(method, task, case, view))
         ratios.append(own / bare)
         ours.append(1000 * own / case.block)
         bares.append(1000 * bare / case.block)
     return {"ratio": median(ratios), "ours_ms": median(ours), "bare_ms": median(bares)}
+
+
+def ready_rows(split: Split, plain: View, count: int) -> tuple[Tensor, Tensor]:
+    rows = torch.arange(count) % len(split)
+    return plain(split.inputs[rows]), split.labels[rows]
 
 
 class Row(NamedTuple):
@@ -197,7 +205,7 @@ def main() -> None:
     )
     parser.add_argument("--net", nargs="+", choices=[*CASES, "memory"], default=[*CASES, "memory"])
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
-    parser.add_argument("--method", nargs="+", default=["sgd", "er", "derpp", "ser"])
+    parser.add_argument("--method", nargs="+", choices=BARE, default=["sgd", "er", "derpp", "ser"])
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
     report: dict[str, Any] = {

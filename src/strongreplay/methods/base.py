@@ -1,6 +1,6 @@
 """What every method is made of: the contract, its configuration, a frozen copy, one descent step."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import reduce
@@ -85,12 +85,23 @@ class OldNet(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
-def descend(optimizer: Optimizer, terms: Terms) -> Terms:
-    """One step down the sum of the terms; returns them detached."""
+def descend(optimizer: Optimizer, terms: Terms, decayed: nn.Module | None = None, l2: float = 0.0) -> Terms:
+    """One step down the sum of the terms, and of l2 times a net's squared weights; all come back detached."""
     optimizer.zero_grad()
     reduce(torch.add, terms.values()).backward()
+    found = {name: term.detach() for name, term in terms.items()}
+    if decayed is not None and l2:
+        found["l2"] = add_decay(list(decayed.parameters()), l2)
     optimizer.step()
-    return {name: term.detach() for name, term in terms.items()}
+    return found
+
+
+@torch.no_grad()
+def add_decay(parameters: Sequence[Tensor], l2: float) -> Tensor:
+    """Add the gradient of l2 * sum(theta^2), in closed form and one call, and return its value."""
+    pairs = [(parameter.grad, parameter) for parameter in parameters if parameter.grad is not None]
+    torch._foreach_add_([gradient for gradient, _ in pairs], [weight for _, weight in pairs], alpha=2 * l2)
+    return l2 * torch.stack(torch._foreach_norm(tuple(parameters))).square().sum()
 
 
 @contextmanager
@@ -133,11 +144,6 @@ def with_features(net: nn.Module, method: str) -> Classifier:
     )
 
 
-def squared_weights(net: nn.Module) -> Tensor:
-    """The sum of all squared parameters."""
-    return reduce(torch.add, [parameter.square().sum() for parameter in net.parameters()])
-
-
 def load_late(module: nn.Module, state_dict: dict[str, Any], prefix: str, *names: str) -> None:
     """Make room for buffers that appear while learning, as the state has them, before it is loaded."""
     device = next(module.parameters()).device
@@ -173,6 +179,5 @@ __all__ = [
     "plain_answer",
     "replay_count",
     "share_of_memory",
-    "squared_weights",
     "with_features",
 ]

@@ -57,8 +57,8 @@ def descend_along(optimizer: Optimizer, net: nn.Module, gradient: Tensor) -> Non
 
 def quadratic_pull(distance: Tensor, importance: Tensor, strength: float) -> tuple[Tensor, Tensor]:
     """strength * sum(importance * distance^2) and its gradient."""
-    pull = strength * importance * distance
-    return pull @ distance, 2 * pull
+    pull = (importance * distance).mul_(2 * strength)
+    return pull @ distance / 2, pull
 
 
 def gradient_products(net: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:

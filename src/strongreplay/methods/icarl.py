@@ -26,7 +26,6 @@ from strongreplay.methods.base import (
     Problem,
     answer_all,
     descend,
-    squared_weights,
     with_features,
 )
 from strongreplay.nets import Classifier
@@ -80,10 +79,8 @@ class ICaRL(Method):
         if self.old_net.exists:  # so the label of an exemplar of an old class is left out
             targets = torch.where(self.current, targets, self.old_net(batch.inputs).sigmoid())
         terms = {"binary": binary(logits, targets, self.old | self.current)}
-        if self.config.l2:
-            terms["l2"] = self.config.l2 * squared_weights(self.net)
         self.means = None
-        return descend(optimizer, terms)
+        return descend(optimizer, terms, self.net, self.config.l2)
 
     def end_task(self, task: Task) -> None:
         self.old_net.take()

@@ -23,7 +23,6 @@ from strongreplay.methods.base import (
     descend,
     evaluation_mode,
     load_late,
-    squared_weights,
     with_features,
 )
 from strongreplay.nets import Classifier
@@ -63,11 +62,9 @@ class LwF(Method):
         logits = self.net(batch.inputs)
         terms = {"current": cross_entropy(restrict(logits, self.seen), batch.labels)}
         if self.targets is not None and config.alpha:
-            old_logits = self.targets[batch.rows]
+            old_logits = self.targets.index_select(0, batch.rows)
             terms["distillation"] = config.alpha * distill(logits, old_logits, self.old, config.temperature)
-        if config.l2:
-            terms["l2"] = config.l2 * squared_weights(self.net)
-        return descend(optimizer, terms)
+        return descend(optimizer, terms, self.net, config.l2)
 
     def begin_task(self, task: Task) -> Task:
         if self.old.any():

@@ -58,7 +58,7 @@ class OEWC(Method):
         current = cross_entropy(self.net(batch.inputs), batch.labels)
         distance = flat_weights(self.net) - self.anchor
         penalty, pull = quadratic_pull(distance, self.fisher, self.config.penalty)
-        descend_along(optimizer, self.net, flat_gradient(current, self.net) + pull)
+        descend_along(optimizer, self.net, pull.add_(flat_gradient(current, self.net)))
         return {"current": current.detach(), "penalty": penalty}
 
     def end_task(self, task: Task) -> None:

@@ -47,12 +47,12 @@ class SI(Method):
         current = cross_entropy(self.net(batch.inputs), batch.labels)
         before, task_gradient = flat_weights(self.net), flat_gradient(current, self.net)
         penalty, pull = quadratic_pull(before - self.anchor, self.importance, self.config.c)
-        gradient = task_gradient + pull
+        gradient = pull.add_(task_gradient)
         if self.config.clip is not None:
             gradient.clamp_(-self.config.clip, self.config.clip)
         descend_along(optimizer, self.net, gradient)
         if self.config.path == "canonical":
-            self.path += task_gradient * (before - flat_weights(self.net))
+            self.path.addcmul_(task_gradient, before.sub_(flat_weights(self.net)))
         else:
             self.path += optimizer.param_groups[0]["lr"] * gradient.square()
         return {"current": current.detach(), "penalty": penalty}
