@@ -48,7 +48,7 @@ def test_a_run_ends_in_a_table_records_and_a_picture(finished: Path) -> None:
     records = sorted((finished / "out").rglob("seed-*.json"))
     assert len(records) == 4
     assert all(json.loads(path.read_text())["format"] == 1 for path in records)
-    assert "sgd keeps no memory; --memory does not apply" in (finished / "stderr.txt").read_text()
+    assert "no memory in sgd; --memory does not apply there" in (finished / "stderr.txt").read_text()
 
 
 def test_what_is_recorded_is_skipped_and_said_so(finished: Path) -> None:

@@ -100,7 +100,7 @@ def plan(
     if memory is not None:
         without = [name for name in names if not METHODS[name].has_memory]
         if without:
-            typer.echo(f"note: {', '.join(without)} keeps no memory; --memory does not apply", err=True)
+            typer.echo(f"note: no memory in {', '.join(without)}; --memory does not apply there", err=True)
         warn_small_memory(stream, memory, [name for name in names if name not in without])
     return configs
 

@@ -12,6 +12,11 @@ from strongreplay.report.tables import Group
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 DASHES = ("-", "--", "-.", ":")
+# A method looks the same in every picture; one that is not named here follows behind.
+ORDER: tuple[str, ...] = (
+    *("sgd", "ser", "er", "derpp", "der", "joint", "icarl", "ert", "gem", "agem", "fdr", "gss", "hal", "lwf"),
+    *("oewc", "si", "clser", "tamil", "rm", "co2l", "lvt"),
+)
 TITLES = {"class-il": "Class-IL", "task-il": "Task-IL", "domain-il": "Domain-IL"}
 
 
@@ -23,7 +28,12 @@ def accuracy_curves(groups: list[Group], path: Path) -> Path:
     figure = Figure(figsize=(5.2 * len(settings), 4), layout="constrained")
     panels = figure.subplots(1, len(settings), squeeze=False, sharey=False)[0]
     for panel, setting in zip(panels, settings, strict=True):
-        for number, group in enumerate(groups):
+        taken: set[int] = set()
+        for group in groups:
+            number = ORDER.index(group.method) if group.method in ORDER else len(ORDER)
+            while number in taken:  # a variant of a method that is in the picture already
+                number += len(ORDER)
+            taken.add(number)
             draw_curve(panel, group, setting, number)
         panel.set(title=f"{groups[0].stream}, {TITLES[setting]}", xlabel="tasks learnt")
         panel.set_ylabel("accuracy on tasks seen so far (%)")
@@ -51,4 +61,6 @@ def draw_curve(panel: object, group: Group, setting: str, number: int) -> None:
     panel.plot(tasks, mean, color=colour, marker=marker, linestyle=dash, label=label, markersize=5)
     if len(curves) > 1:
         deviation = curves.std(axis=0, ddof=1)
-        panel.fill_between(tasks, mean - deviation, mean + deviation, color=colour, alpha=0.15, linewidth=0)
+        panel.fill_between(
+            tasks, mean - deviation, np.minimum(mean + deviation, 100), color=colour, alpha=0.15, linewidth=0
+        )
