@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, mse_loss
 
 from strongreplay.data.streams import LOOKS, make_train_view
 from strongreplay.data.views import normalise, scale
@@ -33,7 +33,7 @@ from strongreplay.nets import build_net
 from strongreplay.run import processor_name
 from strongreplay.types import Problem, Split, Task, View, derive_generator
 
-Ready = dict[float, tuple[Tensor, Tensor]]
+Ready = list[dict[float, tuple[Tensor, Tensor]]]  # a few steps' worth: data of a real loop is new every step
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,7 @@ class Bare:
     backwards: tuple[tuple[float, ...], ...]  # rows as multiples of the batch size
     free: tuple[float, ...] = ()
     num_steps: int = 1  # of the optimiser
+    distances: int = 0  # mean squared distances between logits that are part of the loss
 
 
 ANCHORS = 10 * 4 / 128  # HAL: ten classes, four finished tasks, as a multiple of the MLP's batch
@@ -70,9 +71,9 @@ SHARE = 40 / 128  # GEM: 200 samples over five tasks
 BARE = {
     "sgd": Bare(((1,),)),
     "er": Bare(((2,),)),
-    "der": Bare(((1, 1),)),
-    "derpp": Bare(((1, 1, 1),)),
-    "ser": Bare(((1, 1),), free=(1,)),
+    "der": Bare(((1, 1),), distances=1),
+    "derpp": Bare(((1, 1, 1),), distances=1),
+    "ser": Bare(((1, 1),), free=(1,), distances=2),
     "oewc": Bare(((1,),)),
     "si": Bare(((1,),)),
     "lwf": Bare(((1,),)),
@@ -87,12 +88,17 @@ BARE = {
 def bare_block(passes: Bare, net: nn.Module, old: nn.Module, ready: Ready, steps: int) -> None:
     """Only forwards, cross-entropies, backwards and optimiser steps, on tensors that lie ready."""
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
-    for _ in range(steps):
+    targets = torch.zeros(2 * max(len(labels) for _, labels in ready[0].values()), 10)
+    for step in range(steps):
+        data = ready[step % len(ready)]
         for rows in passes.free:
             with torch.no_grad():
-                old(ready[rows][0])
+                old(data[rows][0])
         for number, forwards in enumerate(passes.backwards):
-            loss = reduce(torch.add, [cross_entropy(net(ready[r][0]), ready[r][1]) for r in forwards])
+            logits = [net(data[rows][0]) for rows in forwards]
+            losses = [cross_entropy(z, data[rows][1]) for z, rows in zip(logits, forwards, strict=True)]
+            losses += [0.2 * mse_loss(z, targets[: len(z)]) for z in logits[: passes.distances]]
+            loss = reduce(torch.add, losses)
             if number == 0 or passes.num_steps > 1:
                 optimizer.zero_grad()
             loss.backward()
@@ -149,7 +155,10 @@ def step_ratio(name: str, case: Case) -> dict[str, float]:
     old = deepcopy(net).eval().requires_grad_(False)
     passes = BARE[name]
     counts = {rows for forwards in (*passes.backwards, passes.free) for rows in forwards}
-    ready = {rows: ready_rows(task.train, plain, round(rows * case.batch_size)) for rows in counts}
+    ready = [
+        {rows: ready_rows(task.train, plain, round(rows * case.batch_size)) for rows in counts}
+        for _ in range(min(case.block, 20))
+    ]
     bare_block(passes, net, old, ready, case.block)
     ratios, ours, bares = [], [], []
     for _ in range(case.rounds):

@@ -66,9 +66,13 @@ class ERT(Method):
             inputs = torch.cat([inputs, self.view(replayed.images)])
             labels, name = torch.cat([labels, replayed.labels]), "mixed"
         logits = self.net(inputs)
-        terms = descend(optimizer, {name: cross_entropy(logits, labels)})
-        scores = -cross_entropy(logits.detach(), labels, reduction="none")
-        if len(slots):
+        if self.config.lars:
+            losses = cross_entropy(logits, labels, reduction="none")
+            terms, scores = descend(optimizer, {name: losses.mean()}), -losses.detach()
+        else:
+            terms = descend(optimizer, {name: cross_entropy(logits, labels)})
+            scores = logits.new_zeros(len(labels))
+        if len(slots) and self.config.lars:
             self.memory.rows.scores[slots.to(scores.device)] = scores[len(batch) :]
         self.remember(Sample(batch.images, batch.labels, scores[: len(batch)]))
         return terms

@@ -84,8 +84,9 @@ class SER(Method):
 
     def distance(self, logits: Tensor, target: Tensor) -> Tensor:
         """Over the columns the target was made with: all of them, unless the head has grown since."""
-        squared = mse_loss(logits[:, : target.shape[1]], target)
-        return squared if self.config.consistency == "mean" else squared * target.shape[1]
+        width = target.shape[1]
+        squared = mse_loss(logits if logits.shape[1] == width else logits[:, :width], target)
+        return squared if self.config.consistency == "mean" else squared * width
 
     def end_task(self, task: Task) -> None:
         self.old_net.take()  # theta_{t-1} <- theta_t
