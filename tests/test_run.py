@@ -1,12 +1,15 @@
 """A run end to end on embedded data: the record, its determinism, joint training and the ablation."""
 
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from strongreplay import metrics
 from strongreplay.config import resolve
@@ -69,6 +72,15 @@ def test_same_seed_same_results_twice_in_a_process_and_in_another_other_seed_oth
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parent
     ).stdout
     assert printed.strip() == json.dumps(first.results)
+
+
+def test_a_whole_run_leaves_the_global_generators_alone() -> None:
+    quick(stream="rotated-digits")  # libraries that are imported on the way may draw once
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()  # type: ignore[index]
+    quick(stream="rotated-digits")
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert before[1] == random.getstate()
+    assert np.array_equal(before[2], np.random.get_state()[1])  # type: ignore[index]
 
 
 @pytest.mark.parametrize("stream", ["permuted-digits", "rotated-digits"])

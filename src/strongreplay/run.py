@@ -66,6 +66,8 @@ def run(
 
     def record() -> RunRecord:
         measured = describe_machine(place) | {"started": started.isoformat(), "phases": meter.phases}
+        if place.type == "cuda":
+            measured["peak_device_memory_bytes"] = torch.cuda.max_memory_allocated(place)
         return RunRecord(config.to_dict(), results, measured | {"recipe": config.source})
 
     order = derive_generator(config.seed, "order")

@@ -204,7 +204,7 @@ def test_help_and_version_without_torch() -> None:
 
 def test_help_starts_fast() -> None:
     times = []
-    for _ in range(3):
+    for _ in range(6):  # the best of six: a busy machine is not what is tested
         start = time.perf_counter()
         ser("--help")
         times.append(time.perf_counter() - start)
