@@ -55,10 +55,39 @@ def descend_along(optimizer: Optimizer, net: nn.Module, gradient: Tensor) -> Non
     optimizer.step()
 
 
-def quadratic_pull(distance: Tensor, importance: Tensor, strength: float) -> tuple[Tensor, Tensor]:
-    """strength * sum(importance * distance^2) and its gradient."""
-    pull = (importance * distance).mul_(2 * strength)
-    return pull @ distance / 2, pull
+def shaped(flat: Tensor, net: nn.Module) -> list[Tensor]:
+    """Views of a flat vector, one in the shape of each trainable parameter."""
+    parameters = trainable(net)
+    parts = flat.split([parameter.numel() for parameter in parameters])
+    return [part.view_as(parameter) for part, parameter in zip(parts, parameters, strict=True)]
+
+
+def gradient_of(parameter: nn.Parameter) -> Tensor:
+    """Its gradient; zeros where the loss did not reach it."""
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+
+@torch.no_grad()
+def quadratic_pull(
+    net: nn.Module, anchor: Tensor, importance: Tensor, strength: float
+) -> tuple[Tensor, list[Tensor]]:
+    """strength * sum(importance * (theta - anchor)^2), and .grad with its gradient added.
+
+    On lists of parameters: a pass over all weights costs as much as a layer, and this makes four of them.
+    """
+    weights, gradients = shaped(importance, net), [gradient_of(parameter) for parameter in trainable(net)]
+    distances = list(torch._foreach_sub([p.detach() for p in trainable(net)], shaped(anchor, net)))
+    pulled = torch._foreach_addcmul(gradients, weights, distances, value=2 * strength)
+    torch._foreach_mul_(distances, distances)
+    squares = [torch.dot(w.flatten(), d.flatten()) for w, d in zip(weights, distances, strict=True)]
+    return strength * torch.stack(squares).sum(), list(pulled)
+
+
+def descend_with(optimizer: Optimizer, net: nn.Module, gradients: list[Tensor]) -> None:
+    """One step with gradients that are given, one a trainable parameter."""
+    for parameter, gradient in zip(trainable(net), gradients, strict=True):
+        parameter.grad = gradient
+    optimizer.step()
 
 
 def gradient_products(net: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:

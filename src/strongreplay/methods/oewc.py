@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 
 from strongreplay.methods.base import Method, MethodConfig, Problem, plain_answer
 from strongreplay.methods.gradients import (
-    descend_along,
+    descend_with,
     flat_gradient,
     flat_weights,
     quadratic_pull,
@@ -56,9 +56,10 @@ class OEWC(Method):
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
         current = cross_entropy(self.net(batch.inputs), batch.labels)
-        distance = flat_weights(self.net) - self.anchor
-        penalty, pull = quadratic_pull(distance, self.fisher, self.config.penalty)
-        descend_along(optimizer, self.net, pull.add_(flat_gradient(current, self.net)))
+        optimizer.zero_grad()
+        current.backward()
+        penalty, gradients = quadratic_pull(self.net, self.anchor, self.fisher, self.config.penalty)
+        descend_with(optimizer, self.net, gradients)
         return {"current": current.detach(), "penalty": penalty}
 
     def end_task(self, task: Task) -> None:

@@ -18,7 +18,14 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 from strongreplay.methods.base import Method, MethodConfig, Problem
-from strongreplay.methods.gradients import descend_along, flat_gradient, flat_weights, quadratic_pull
+from strongreplay.methods.gradients import (
+    descend_with,
+    flat_weights,
+    gradient_of,
+    quadratic_pull,
+    shaped,
+    trainable,
+)
 from strongreplay.types import Batch, Task, Terms
 
 
@@ -45,16 +52,22 @@ class SI(Method):
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
         current = cross_entropy(self.net(batch.inputs), batch.labels)
-        before, task_gradient = flat_weights(self.net), flat_gradient(current, self.net)
-        penalty, pull = quadratic_pull(before - self.anchor, self.importance, self.config.c)
-        gradient = pull.add_(task_gradient)
+        optimizer.zero_grad()
+        current.backward()
+        parameters = [parameter.detach() for parameter in trainable(self.net)]
+        task_gradients = [gradient_of(parameter) for parameter in trainable(self.net)]
+        penalty, gradients = quadratic_pull(self.net, self.anchor, self.importance, self.config.c)
         if self.config.clip is not None:
-            gradient.clamp_(-self.config.clip, self.config.clip)
-        descend_along(optimizer, self.net, gradient)
+            for gradient in gradients:
+                gradient.clamp_(-self.config.clip, self.config.clip)
+        before = [parameter.clone() for parameter in parameters]
+        descend_with(optimizer, self.net, gradients)
         if self.config.path == "canonical":
-            self.path.addcmul_(task_gradient, before.sub_(flat_weights(self.net)))
+            torch._foreach_sub_(before, parameters)
+            torch._foreach_addcmul_(shaped(self.path, self.net), task_gradients, before)
         else:
-            self.path += optimizer.param_groups[0]["lr"] * gradient.square()
+            rate = optimizer.param_groups[0]["lr"]
+            torch._foreach_addcmul_(shaped(self.path, self.net), gradients, gradients, value=rate)
         return {"current": current.detach(), "penalty": penalty}
 
     def end_task(self, task: Task) -> None:
