@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from strongreplay.records import read_folder
+from strongreplay.report.tables import group_records
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
@@ -37,6 +40,21 @@ def test_commands_in_the_readme_are_known() -> None:
             [sys.executable, "-m", "strongreplay", *verb, "--help"], capture_output=True, text=True
         )
         assert result.returncode == 0, (verb, result.stderr)
+
+
+def test_numbers_in_the_readme_are_those_of_the_records() -> None:
+    records, problems = read_folder([ROOT / "results"])
+    assert not problems
+    rows = {"permuted MNIST": "p-mnist", "rotated MNIST": "r-mnist", "sequential MNIST": "seq-mnist"}
+    for title, stream in rows.items():
+        row = next(line for line in README.splitlines() if line.startswith(f"| {title}"))
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        for method, cell in zip(("sgd", "er", "derpp", "ser"), cells[1:], strict=False):
+            if cell != "-":
+                found = [g for g in group_records(records) if (g.stream, g.method) == (stream, method)]
+                assert len(found) == 1
+                assert str(found[0].score(found[0].records[0].settings[0], "average_accuracy")) == cell
+                assert f"n = {len(found[0].records)}" in row
 
 
 def test_make_targets_in_the_readme_exist() -> None:
