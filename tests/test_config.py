@@ -159,3 +159,33 @@ def test_the_config_as_a_record_keeps_it_holds_every_setting() -> None:
     assert held["method"]["name"] == "ser"
     assert set(held["method"]) == {"name", *SERConfig.model_fields}
     assert set(held) == {"stream", "seed", "method", "net", "train", "eval", "data"}
+
+
+def test_settings_that_exclude_each_other_are_named() -> None:
+    told = faults("p-mnist", "ser", settings={"train.nesterov": "true"})
+    assert told == ["train.nesterov needs train.momentum > 0"]
+    told = faults("p-mnist", "ser", settings={"train.schedule": "cosine", "train.milestones": "3"})
+    assert told == ["train.schedule and train.milestones exclude each other; set one of them"]
+
+
+def test_a_course_of_the_rate_for_each_schedule() -> None:
+    plain = resolve("p-mnist", "sgd").train
+    assert plain.rate_of(0) is None
+    waves = resolve("p-mnist", "sgd", settings={"train.schedule": "restarts", "train.lr": 0.05}).train
+    rate = waves.rate_of(0)
+    assert rate is not None
+    assert [rate(epoch, 0.0) for epoch in (0, 3)] == pytest.approx([0.005, 0.02525])
+    settings = {
+        "train.schedule": "cosine",
+        "train.epochs": 100,
+        "train.first_epochs": 500,
+        "train.lr": 0.5,
+        "train.warmup": 10,
+    }
+    long = resolve("p-mnist", "sgd", settings=settings).train
+    assert [long.epochs_of(index) for index in (0, 1)] == [500, 100]
+    first, later = long.rate_of(0), long.rate_of(1)
+    assert first is not None
+    assert later is not None
+    assert first(9, 1.0) == later(9, 1.0) == pytest.approx(0.48778, abs=5e-6)
+    assert first(99, 0.0) > later(99, 0.0) == pytest.approx(0.0005)

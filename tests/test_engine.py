@@ -13,6 +13,7 @@ from strongreplay.data.streams import Stream
 from strongreplay.engine import NonFiniteError, Position, evaluate, train_task
 from strongreplay.methods import SER, SGD, Method
 from strongreplay.methods.base import descend
+from strongreplay.rates import stepped
 from strongreplay.types import Batch, Split, Terms
 
 
@@ -20,24 +21,32 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+class Diary(Method):
+    """Writes down what it is shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.batches = nn.Linear(1, 1), list[Batch]()
+
+    @property
+    def rows(self) -> list[list[int]]:
+        return [batch.rows.tolist() for batch in self.batches]
+
+    def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
+        self.batches.append(batch)
+        return {"current": torch.tensor(1.0)}
+
+
 def test_every_sample_is_seen_once_an_epoch_in_a_new_order_and_the_last_batch_is_kept(stream: Stream) -> None:
-    class Diary(Method):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net, self.rows = nn.Linear(1, 1), []  # type: ignore[var-annotated]
-
-        def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
-            self.rows.append(batch.rows.tolist())
-            assert torch.equal(batch.images, stream[0].train.inputs[batch.rows])
-            assert torch.equal(batch.inputs, stream.test_view(batch.images))
-            return {"current": torch.tensor(1.0)}
-
-    diary, positions = Diary(), list[Position]()
+    diary, positions, view = Diary(), list[Position](), stream.test_view
     history = train_task(
         diary, stream[0], stream.test_view, torch.optim.SGD(diary.parameters()), epochs=2, batch_size=32,
         generator=generator(), on_step=positions.append,
     )  # fmt: skip
     assert [len(rows) for rows in diary.rows] == [32, 32, 16] * 2
+    for batch in diary.batches:
+        assert torch.equal(batch.images, stream[0].train.inputs[batch.rows])
+        assert torch.equal(batch.inputs, view(batch.images))
     first, second = ([row for rows in part for row in rows] for part in (diary.rows[:3], diary.rows[3:]))
     assert sorted(first) == sorted(second) == list(range(80))
     assert first != second
@@ -48,12 +57,36 @@ def test_every_sample_is_seen_once_an_epoch_in_a_new_order_and_the_last_batch_is
 def test_milestones_count_finished_epochs(stream: Stream) -> None:
     method = SGD(make_net(), make_problem(stream))
     optimizer, rates = torch.optim.SGD(method.parameters(), lr=1.0), list[float]()
-    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2], 0.1)
     train_task(
         method, stream[0], stream.test_view, optimizer, epochs=3, batch_size=80, generator=generator(),
-        schedule=schedule, on_step=lambda position: rates.append(optimizer.param_groups[0]["lr"]),
+        rate=stepped(1.0, [2], 0.1), on_step=lambda position: rates.append(optimizer.param_groups[0]["lr"]),
     )  # fmt: skip
     assert rates == [1.0, 1.0, pytest.approx(0.1)]
+
+
+@pytest.mark.parametrize(("size", "sizes"), [(32, [32, 32]), (80, [80]), (100, [80])])
+def test_a_short_last_batch_is_dropped_only_where_there_is_a_whole_one(
+    size: int, sizes: list[int], stream: Stream
+) -> None:
+    diary = Diary()
+    train_task(
+        diary, stream[0], stream.test_view, torch.optim.SGD(diary.parameters(), lr=0.1), epochs=1,
+        batch_size=size, generator=generator(), drop_last=True,
+    )  # fmt: skip
+    assert [len(rows) for rows in diary.rows] == sizes
+
+
+def test_a_method_may_take_fewer_samples_from_the_stream(stream: Stream) -> None:
+    class Half(Diary):
+        def arriving(self, batch_size: int) -> int:
+            return batch_size // 2
+
+    diary = Half()
+    train_task(
+        diary, stream[0], stream.test_view, torch.optim.SGD(diary.parameters(), lr=0.1), epochs=1,
+        batch_size=32, generator=generator(),
+    )  # fmt: skip
+    assert [len(rows) for rows in diary.rows] == [16] * 5
 
 
 def test_a_loss_that_is_not_finite_stops_and_says_where(stream: Stream) -> None:

@@ -14,6 +14,7 @@ from strongreplay.engine import evaluate, train_task
 from strongreplay.memory import Memory
 from strongreplay.methods import METHODS
 from strongreplay.methods.base import Method, OldNet
+from strongreplay.nets import Classifier, build_net
 from strongreplay.types import Batch, Problem, Split, derive_generator
 
 every_method = pytest.mark.parametrize("name", METHODS)
@@ -26,7 +27,15 @@ def build(
     row = METHODS[name]
     if row.has_memory:
         settings = {"memory_size": 24} | settings
-    return row.build(net or make_net(seed), problem, row.config(**settings))
+    return row.build(net or net_for(name, seed), problem, row.config(**settings))
+
+
+def net_for(name: str, seed: int = 0) -> Classifier:
+    """The common small net, unless the method is made for another."""
+    net = METHODS[name].net
+    if net is None:
+        return make_net(seed)
+    return build_net(net, (1, 6, 6), NUM_CLASSES, derive_generator(seed, "net"), width=8)
 
 
 def learn(
@@ -223,9 +232,10 @@ def test_evaluation_changes_nothing_and_task_il_is_never_below_class_il(name: st
 @every_method
 def test_saved_in_the_middle_of_a_task_it_continues_to_the_bit(name: str, stream: Stream) -> None:
     def steps(method: Method, start: int, stop: int) -> None:
-        optimizer = torch.optim.SGD(method.net.parameters(), lr=0.1)
         batches = [b for t in (0, 1, 2) for b in batches_of(stream[t].train, stream)]
         for number in range(start, stop):
+            if number % 5 == 0 or number == start:  # every task gets a new one
+                optimizer = torch.optim.SGD(method.net.parameters(), lr=0.1)
             if number % 5 == 0:
                 method.begin_task(stream[number // 5])
             method.observe(batches[number], optimizer)
@@ -257,10 +267,10 @@ def test_relabelling_classes_inside_a_task_changes_no_accuracy(
 ) -> None:
     swap = torch.tensor([1, 0, 3, 2, 5, 4])
     plain = build(name, make_problem(stream))
-    swapped_net = make_net()
+    swapped_net = net_for(name)
     with torch.no_grad():
-        swapped_net.head.weight.copy_(swapped_net.head.weight[swap])
-        swapped_net.head.bias.copy_(swapped_net.head.bias[swap])
+        for parameter in swapped_net.head.parameters():
+            parameter.copy_(parameter[swap])
     swapped = build(name, make_problem(stream), net=swapped_net)
 
     def make(index: int, part: Any) -> Split:

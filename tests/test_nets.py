@@ -70,3 +70,11 @@ def test_an_unknown_net_is_named() -> None:
     ):
         build_net("resnet", (3, 8, 8), 2, torch.Generator())
     assert all(row.about for row in NETS.values())
+
+
+def test_cnn_learns_from_any_image_size_and_has_the_stated_size() -> None:
+    net = build_net("cnn", (1, 28, 28), 10, torch.Generator())
+    assert sum(p.numel() for p in net.parameters()) == 24_058
+    assert net(torch.rand(3, 1, 28, 28)).shape == (3, 10)
+    odd = build_net("cnn", (3, 7, 7), 4, torch.Generator(), width=4)
+    assert odd.features(torch.rand(2, 3, 7, 7)).shape == (2, 16)

@@ -190,6 +190,22 @@ def test_a_watcher_hears_of_every_step_and_task() -> None:
     )  # class sizes differ a little; the estimate is of the first task
 
 
+def test_a_long_first_task_and_kept_momentum() -> None:
+    made = list[int]()
+
+    class Diary(Watcher):
+        def step(self, position: Position) -> None:
+            made.append(position.epoch)
+
+    settings = QUICK | {"train.epochs": 1, "train.first_epochs": 3, "train.momentum": 0.9}
+    fresh = run(resolve("split-digits", "sgd", settings=settings), watcher=Diary())
+    assert sorted(set(made)) == [0, 1, 2]
+    assert [len(terms) for terms in fresh.results["terms"]] == [3, 1, 1, 1, 1]
+    kept = run(resolve("split-digits", "sgd", settings=settings | {"train.keep_momentum": True}))
+    assert kept.results["terms"][0] == fresh.results["terms"][0]
+    assert kept.results["terms"][1] != fresh.results["terms"][1]
+
+
 def test_devices() -> None:
     assert find_device("cpu").type == "cpu"
     assert find_device("auto").type in ("cpu", "cuda", "mps")

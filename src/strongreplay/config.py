@@ -8,14 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import UnionType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, Self, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from strongreplay.data.streams import STREAMS
 from strongreplay.errors import ConfigError, unknown
 from strongreplay.methods import METHODS, MethodConfig, check_setting
 from strongreplay.nets import NETS
+from strongreplay.rates import Rate, cosine, restarts, stepped
 from strongreplay.recipes import find_recipe
 
 
@@ -24,7 +25,7 @@ class Section(BaseModel):
 
 
 class TrainConfig(Section):
-    """How each task is trained: plain SGD, its rate multiplied by `decay` after each milestone."""
+    """How each task is trained: plain SGD, at a constant rate unless something here says otherwise."""
 
     lr: float = Field(0.1, gt=0, description="learning rate")
     epochs: int = Field(1, ge=1, description="passes over each task")
@@ -33,8 +34,41 @@ class TrainConfig(Section):
         (), description="epochs after which the rate decays; restarts every task"
     )
     decay: float = Field(0.1, gt=0, le=1, description="factor of each decay")
-    momentum: float = Field(0.0, ge=0, lt=1)
-    weight_decay: float = Field(0.0, ge=0)
+    momentum: float = Field(0.0, ge=0, lt=1, description="of SGD; starts anew every task")
+    weight_decay: float = Field(0.0, ge=0, description="of SGD")
+    # What follows is none by default, which keeps the names of records as they were.
+    nesterov: bool | None = Field(None, description="look ahead along the momentum")
+    keep_momentum: bool | None = Field(None, description="carry the momentum over from task to task")
+    first_epochs: int | None = Field(None, ge=1, description="passes over the first task; none: as over all")
+    drop_last: bool | None = Field(None, description="leave out a short batch at the end of an epoch")
+    schedule: Literal["cosine", "restarts"] | None = Field(
+        None, description="cosine: one wave a task; restarts: waves of 1, 2, 4, ... epochs; none: milestones"
+    )
+    min_lr: float | None = Field(
+        None, ge=0, description="where a wave ends; none: lr / 1000 (cosine), lr / 100 (restarts)"
+    )
+    warmup: int | None = Field(None, ge=0, description="epochs in which the rate of cosine rises from 0.01")
+
+    @model_validator(mode="after")
+    def check(self) -> Self:
+        if self.nesterov and not self.momentum:
+            raise ValueError("train.nesterov needs train.momentum > 0")
+        if self.schedule and self.milestones:
+            raise ValueError("train.schedule and train.milestones exclude each other; set one of them")
+        return self
+
+    def epochs_of(self, index: int) -> int:
+        return self.first_epochs if self.first_epochs and index == 0 else self.epochs
+
+    def rate_of(self, index: int) -> Rate | None:
+        """The rate's course over a task; none where it is constant."""
+        epochs, floor = self.epochs_of(index), self.min_lr
+        if self.schedule == "cosine":
+            floor = self.lr * 1e-3 if floor is None else floor
+            return cosine(self.lr, floor, epochs, self.warmup or 0, self.epochs)
+        if self.schedule == "restarts":
+            return restarts(self.lr, self.lr / 100 if floor is None else floor)
+        return stepped(self.lr, self.milestones, self.decay) if self.milestones else None
 
 
 class NetConfig(Section):
@@ -111,7 +145,7 @@ def resolve(
     except (TypeError, ValueError):
         published_size = None  # said below, with all other faults
     recipe = find_recipe(stream, method, published_size)
-    values = {"net.name": STREAMS[stream].net, **recipe.settings}
+    values = {"net.name": row.net or STREAMS[stream].net, **recipe.settings}
     if memory_size is not None and row.has_memory:
         values["method.memory_size"] = memory_size
     values |= settings or {}
@@ -183,6 +217,8 @@ RULES = {
 
 def describe(section: str, fault: Any) -> str:
     """One of pydantic's findings in the words of this package."""
+    if fault["type"] == "value_error":  # of several keys together; the message names them
+        return str(fault["ctx"]["error"])
     key = ".".join([section, *(str(part) for part in fault["loc"] if isinstance(part, str))])
     rule = RULES.get(fault["type"], fault["msg"]).format(**fault.get("ctx", {}))
     return f"{key} {rule}, got {fault['input']!r}"

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from math import ceil, isfinite
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 from strongreplay.errors import RunError
 from strongreplay.methods.base import Method
+from strongreplay.rates import Rate
 from strongreplay.types import Batch, Split, Task, Terms, View
 
 
@@ -44,30 +45,45 @@ def train_task(
     epochs: int,
     batch_size: int,
     generator: torch.Generator,
-    schedule: LRScheduler | None = None,
+    rate: Rate | None = None,
+    drop_last: bool = False,
     on_step: OnStep | None = None,
 ) -> list[dict[str, float]]:
-    """Learn one task; returns the mean of each loss term, an entry an epoch."""
+    """Learn one task; returns the mean of each loss term, an entry an epoch.
+
+    Without a `rate` the optimiser keeps its own. `drop_last` leaves out a short batch at an epoch's end.
+    """
     device = next(method.parameters()).device
     method.train()
     task = method.begin_task(task)
     train = task.train.to(device)
-    num_steps = ceil(len(train) / batch_size)
+    size = method.arriving(batch_size)
+    num_steps = steps_in_epoch(len(train), size, drop_last)
     history = []
     for epoch in range(epochs):
         order = torch.randperm(len(train), generator=generator).to(device)
         steps: list[Terms] = []
-        for step, rows in enumerate(order.split(batch_size)):
+        for step, rows in enumerate(order.split(size)[:num_steps]):
+            if rate:
+                set_rate(optimizer, rate(epoch, step / num_steps))
             images = train.inputs.index_select(0, rows)
             batch = Batch(rows, images, view(images), train.labels.index_select(0, rows))
             steps.append(method.observe(batch, optimizer))
             if on_step:
                 on_step(Position(task.index, epoch, step, num_steps))
-        if schedule:
-            schedule.step()
         history.append(mean_terms(steps, f"task {task.index + 1}, epoch {epoch + 1}"))
     method.end_task(task)
     return history
+
+
+def steps_in_epoch(num_samples: int, batch_size: int, drop_last: bool = False) -> int:
+    """At least one: a short batch is left out only where there is a whole one."""
+    return max(1, num_samples // batch_size) if drop_last else ceil(num_samples / batch_size)
+
+
+def set_rate(optimizer: Optimizer, lr: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = lr
 
 
 def mean_terms(steps: list[Terms], where: str) -> dict[str, float]:
@@ -104,10 +120,12 @@ def evaluate(
     view: View,
     *candidates: tuple[int, ...],
     batch_size: int = 1000,
+    ask: Callable[[Tensor], Tensor] | None = None,
 ) -> list[float]:
     """Accuracy in per cent for each tuple of candidate classes, from one pass; changes nothing in the method.
 
-    With all seen classes as candidates this is Class-IL, with the task's own classes Task-IL.
+    With all seen classes as candidates this is Class-IL, with the task's own classes Task-IL. `ask` is one of
+    the method's predictors, where it is not the one it predicts with.
     """
     device = next(method.parameters()).device
     correct = torch.zeros(len(candidates), dtype=torch.int64, device=device)
@@ -117,7 +135,7 @@ def evaluate(
             split.inputs.split(batch_size), split.labels.split(batch_size), strict=True
         ):
             labels = labels.to(device)
-            scores = method.predict(view(images.to(device)))
+            scores = (ask or method.predict)(view(images.to(device)))
             answers = [column[scores[:, column].argmax(1)] for column in columns]
             correct += torch.stack([(answer == labels).sum() for answer in answers])
     return [100 * count / len(split) for count in correct.tolist()]

@@ -32,7 +32,9 @@ class BarWatcher(Watcher):
 
     def begin(self, num_steps: int, num_tasks: int) -> None:
         self.num_tasks = num_tasks
-        self.progress.reset(self.bar, total=num_steps, description=self.name)
+        if self.done == 0:
+            self.progress.reset(self.bar, total=num_steps, description=self.name)
+        self.progress.update(self.bar, total=num_steps)
 
     def step(self, position: Position) -> None:
         self.done += 1

@@ -41,6 +41,7 @@ class MethodRow:
     settings: tuple[str, ...] = ALL_SETTINGS
     refusal: str = ""  # why a setting is missing above
     on_union: bool = False  # trains once, on all tasks together
+    net: str | None = None  # the net it is made for, where that is not the stream's
 
     @property
     def has_memory(self) -> bool:

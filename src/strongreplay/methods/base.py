@@ -52,6 +52,28 @@ class Method(nn.Module):
         logits: Tensor = self.net(inputs)
         return logits
 
+    def predictors(self) -> dict[str, Callable[[Tensor], Tensor]]:
+        """Every net that can answer, by name, where there are several: each gets its scores in the record."""
+        return {}
+
+    def arriving(self, batch_size: int) -> int:
+        """How many of a step's samples come from the stream; a method may keep a share for its memory."""
+        return batch_size
+
+
+class Draws(nn.Module):
+    """A generator that saves and loads with the method that owns it."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()
+        self.generator = generator
+
+    def get_extra_state(self) -> Tensor:
+        return self.generator.get_state()
+
+    def set_extra_state(self, state: Tensor) -> None:
+        self.generator.set_state(state.cpu())
+
 
 class OldNet(nn.Module):
     """A frozen copy of a live net, absent until first taken: no gradients, never in training mode."""
@@ -167,6 +189,7 @@ def share_of_memory(method: str, memory_size: int, problem: Problem) -> int:
 
 
 __all__ = [
+    "Draws",
     "Method",
     "MethodConfig",
     "OldNet",

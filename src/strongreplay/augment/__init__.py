@@ -1,0 +1,1 @@
+"""Changes to whole batches of raw images that some methods bring along; one file a family."""
