@@ -20,6 +20,7 @@ from strongreplay.methods.gradients import (
     sample_gradients,
     squared_gradients,
     trace_layers,
+    trainable,
 )
 from strongreplay.nets import build_net
 from strongreplay.types import derive_generator
@@ -104,7 +105,7 @@ def made(make: Callable[[], nn.Module]) -> nn.Module:
 def one_by_one(net: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
     with evaluation_mode(net):
         losses = [cross_entropy(net(x), y) for x, y in zip(inputs.split(1), labels.split(1), strict=True)]
-    return torch.stack([flat_gradient(loss, net) for loss in losses])
+    return torch.stack([flat_gradient(loss, trainable(net)) for loss in losses])
 
 
 def state(net: nn.Module) -> list[Any]:
@@ -139,7 +140,7 @@ def test_small_blocks_give_the_same(name: str, monkeypatch: pytest.MonkeyPatch) 
     counts = torch.rand(5, generator=torch.Generator().manual_seed(0))
     products = gradient_products(net, inputs, labels)
     squares = squared_gradients(net, inputs, labels, counts)
-    for size in (1, 2 * len(flat_weights(net))):
+    for size in (1, 2 * len(flat_weights(trainable(net)))):
         monkeypatch.setattr(gradients, "BLOCK_SIZE", size)
         assert torch.allclose(gradient_products(net, inputs, labels), products, rtol=1e-4, atol=1e-6)
         assert torch.allclose(squared_gradients(net, inputs, labels, counts), squares, rtol=1e-4, atol=1e-7)
@@ -150,10 +151,10 @@ def test_a_step_along_the_gradient_of_a_loss_is_a_step_down_that_loss() -> None:
     first, second = made(KNOWN["a layer left out"]), made(KNOWN["a layer left out"])
     second.load_state_dict(first.state_dict())
     descend(torch.optim.SGD(first.parameters(), lr=0.1), {"current": cross_entropy(first(inputs), labels)})
-    flat = flat_gradient(cross_entropy(second(inputs), labels), second)
-    assert len(flat) == len(flat_weights(second))
+    flat = flat_gradient(cross_entropy(second(inputs), labels), trainable(second))
+    assert len(flat) == len(flat_weights(trainable(second)))
     assert torch.equal(flat[-6:], torch.zeros(6))  # the layer that the answer leaves out
-    descend_along(torch.optim.SGD(second.parameters(), lr=0.1), second, flat)
+    descend_along(torch.optim.SGD(second.parameters(), lr=0.1), trainable(second), flat)
     assert torch.equal(weights(first), weights(second))
 
 
@@ -162,9 +163,7 @@ def test_a_quadratic_pull_and_its_gradient_by_autograd() -> None:
     anchor, importance = torch.randn(8), torch.rand(8)
     distance = torch.cat([parameter.flatten() for parameter in net.parameters()]) - anchor
     expected = 0.7 * (importance * distance.square()).sum()
-    slopes = torch.autograd.grad(expected, list(net.parameters()))
-    net.weight.grad = torch.ones_like(net.weight)  # the bias has none
-    value, gradients = quadratic_pull(net, anchor, importance, 0.7)
+    slope = flat_gradient(expected, trainable(net), retain_graph=True)
+    value, pull = quadratic_pull(trainable(net), anchor, importance, 0.7)
     assert value.item() == pytest.approx(expected.item(), rel=1e-5)
-    assert torch.allclose(gradients[0], 1 + slopes[0], atol=1e-6)
-    assert torch.allclose(gradients[1], slopes[1], atol=1e-6)
+    assert torch.allclose(2 * 0.7 * pull, slope, atol=1e-6)

@@ -22,7 +22,7 @@ from strongreplay.methods.base import (
     replay_count,
     share_of_memory,
 )
-from strongreplay.methods.gradients import descend_along, flat_gradient
+from strongreplay.methods.gradients import descend_along, flat_gradient, trainable
 from strongreplay.types import Batch, Task, Terms
 
 
@@ -42,7 +42,7 @@ def project(gradient: Tensor, reference: Tensor) -> Tensor:
     """The nearest vector with no negative product with `reference`; clamps, so that nothing is read back."""
     excess = (gradient @ reference).clamp(max=0)
     squared_norm = (reference @ reference).clamp(min=torch.finfo(reference.dtype).tiny)
-    return gradient - excess / squared_norm * reference
+    return gradient.addcmul(reference, excess / squared_norm, value=-1)
 
 
 class AGEM(Method):
@@ -56,10 +56,11 @@ class AGEM(Method):
         current = cross_entropy(self.net(batch.inputs), batch.labels)
         if len(self.memory) == 0:
             return descend(optimizer, {"current": current})
-        gradient = flat_gradient(current, self.net)
+        parameters = trainable(self.net)
+        gradient = flat_gradient(current, parameters)
         replayed = self.memory.sample(replay_count(self.config, batch))
         replay = cross_entropy(self.net(self.view(replayed.images)), replayed.labels)
-        descend_along(optimizer, self.net, project(gradient, flat_gradient(replay, self.net)))
+        descend_along(optimizer, parameters, project(gradient, flat_gradient(replay, parameters)))
         return {"current": current.detach(), "replay": replay.detach()}
 
     def end_task(self, task: Task) -> None:

@@ -129,13 +129,14 @@ def add_decay(parameters: Sequence[Tensor], l2: float) -> Tensor:
 @contextmanager
 def evaluation_mode(net: nn.Module) -> Iterator[None]:
     """Running statistics answer and stay as they are inside; every module's own mode afterwards."""
-    modes = [(module, module.training) for module in net.modules()]
-    net.eval()
+    training = [module for module in net.modules() if module.training]
+    for module in training:
+        module.training = False
     try:
         yield
     finally:
-        for module, training in modes:
-            module.training = training
+        for module in training:
+            module.training = True
 
 
 @torch.no_grad()

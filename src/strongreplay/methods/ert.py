@@ -73,7 +73,7 @@ class ERT(Method):
             terms = descend(optimizer, {name: cross_entropy(logits, labels)})
             scores = logits.new_zeros(len(labels))
         if len(slots) and self.config.lars:
-            self.memory.rows.scores[slots.to(scores.device)] = scores[len(batch) :]
+            self.memory.rows.scores.index_copy_(0, slots.to(scores.device), scores[len(batch) :])
         self.remember(Sample(batch.images, batch.labels, scores[: len(batch)]))
         return terms
 
@@ -98,12 +98,13 @@ class ERT(Method):
         # Each admitted item changes the next one's odds. The slots stay on the device: nothing is waited for.
         for number in free + np.flatnonzero(slots[free:] < memory.capacity):
             rows = memory.rows
-            odds = victim_odds(rows.labels, rows.scores, len(self.corrected), config.brs, config.lars)
-            bounds = odds.cumsum(0)
-            draw = draws[number, 1:].to(odds) * bounds[-1]
-            slot = torch.searchsorted(bounds, draw, right=True).clamp(max=len(odds) - 1)
+            bounds = victim_weights(
+                rows.labels, rows.scores, len(self.corrected), config.brs, config.lars
+            ).cumsum_(0)
+            draw = draws[number, 1:].to(bounds) * bounds[-1]
+            slot = torch.searchsorted(bounds, draw, right=True).clamp_(max=len(bounds) - 1)
             for column, values in zip(rows, arriving, strict=True):
-                column[slot] = values[number]
+                column.index_copy_(0, slot, values[number : number + 1])
 
     def end_task(self, task: Task) -> None:
         """Fit scale and offset of this task's logits on memory; both carry over to the next task."""
@@ -129,15 +130,13 @@ class ERT(Method):
         return self.correct(super().predict(inputs), self.correction)
 
 
-def victim_odds(labels: Tensor, scores: Tensor, num_classes: int, brs: bool, lars: bool) -> Tensor:
-    """(M,) probability of each stored item to leave; large classes and low losses go first."""
-    ones = torch.ones_like(scores)
-    balance = ones.new_zeros(num_classes).scatter_add(0, labels, ones)[labels]  # size of the item's class
-    if brs and lars:
-        scale = (scores.abs().mean() * balance.mean()).clamp(min=torch.finfo(scores.dtype).tiny)
-        merged = (scores / scale + balance) / 2
-    else:
-        merged = balance if brs else scores
-    spread = merged.max() - merged.min()
-    share = torch.where(spread > 0, (merged - merged.min()) / spread, ones)
-    return share / share.sum()
+def victim_weights(labels: Tensor, scores: Tensor, num_classes: int, brs: bool, lars: bool) -> Tensor:
+    """(M,) how likely each stored item is to leave, up to a factor; large classes and low losses go first."""
+    merged, ones = scores, torch.ones_like(scores)
+    if brs:
+        merged = ones.new_zeros(num_classes).scatter_add_(0, labels, ones)[labels]  # size of the item's class
+    if brs and lars:  # both over their means; scores are not above zero
+        scale = (scores.mean() * -merged.mean()).clamp_(min=torch.finfo(scores.dtype).tiny)
+        merged = torch.addcmul(scores, merged, scale)
+    above = merged - merged.min()
+    return above.add_(above.max() == 0)  # equal for all where nothing tells them apart

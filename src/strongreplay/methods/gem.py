@@ -10,7 +10,7 @@ Differences from the reference: that programme is solved as non-negative least s
 float64 on the host; the products GG' and Gg are made on the device in the precision of the gradients.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 
 from strongreplay.memory import Memory, draw_distinct
 from strongreplay.methods.base import Method, MethodConfig, Problem, descend, share_of_memory
-from strongreplay.methods.gradients import descend_along, flat_gradient, flat_weights
+from strongreplay.methods.gradients import descend_along, flat_gradient, trainable
 from strongreplay.types import Batch, Task, Terms
 
 
@@ -71,25 +71,36 @@ class GEM(Method):
         self.net, self.config, self.view = net, config or GEMConfig(), problem.train_view
         self.share = share_of_memory("gem", self.config.memory_size, problem)
         self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+        self.known_counts: list[int] | None = None  # follows from the memory, so it is not saved
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
         if len(self.memory) == 0:
             return descend(optimizer, {"current": cross_entropy(self.net(batch.inputs), batch.labels)})
-        tasks = self.memory.rows.tasks.cpu()  # a host read while nothing is under way
-        past, weights = tasks.unique(), flat_weights(self.net)
-        gradients = weights.new_empty(len(past) + 1, len(weights))  # written row by row, never held twice
-        losses = weights.new_empty(len(past))
-        for row, task in enumerate(past):
-            replayed = self.memory.take((tasks == task).nonzero().flatten())
-            loss = cross_entropy(self.net(self.view(replayed.images)), replayed.labels)
-            gradients[row], losses[row] = flat_gradient(loss, self.net), loss.detach()
+        parameters, (images, labels, _), counts = trainable(self.net), self.memory.rows, self.counts()
+        size = sum(parameter.numel() for parameter in parameters)
+        gradients = parameters[0].new_empty(len(counts) + 1, size)  # written row by row, never held twice
+        losses = []
+        for row, past in enumerate(zip(images.split(counts), labels.split(counts), strict=True)):
+            losses.append(cross_entropy(self.net(self.view(past[0])), past[1]))
+            flat_gradient(losses[-1], parameters, out=gradients[row])
         current = cross_entropy(self.net(batch.inputs), batch.labels)
-        gradients[-1] = flat_gradient(current, self.net)
-        descend_along(optimizer, self.net, correct(gradients, self.config.gamma, self.config.eps))
-        return {"current": current.detach(), "replay": losses.mean()}
+        flat_gradient(current, parameters, out=gradients[-1])
+        descend_along(optimizer, parameters, correct(gradients, self.config.gamma, self.config.eps))
+        return {"current": current.detach(), "replay": torch.stack(losses).detach().mean()}
+
+    def counts(self) -> list[int]:
+        """Samples of each past task, whose rows lie together in the order of the tasks."""
+        if self.known_counts is None:  # a host read, once a task
+            self.known_counts = self.memory.rows.tasks.unique_consecutive(return_counts=True)[1].tolist()
+        return self.known_counts
 
     def end_task(self, task: Task) -> None:
         rows = draw_distinct(len(task.train), self.share, self.memory.generator)
         chosen = task.train.take(rows).to(next(self.net.parameters()).device)
         self.memory.make_room(len(chosen))
         self.memory.append(Sample(chosen.inputs, chosen.labels, torch.full_like(chosen.labels, task.index)))
+        self.known_counts = None
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        self.known_counts = None
+        super()._load_from_state_dict(state_dict, prefix, *args)

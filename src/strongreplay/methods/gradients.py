@@ -31,63 +31,42 @@ class Trace(NamedTuple):
     errors: Tensor
 
 
-def trainable(net: nn.Module) -> list[nn.Parameter]:
+Parameters = list[nn.Parameter]
+
+
+def trainable(net: nn.Module) -> Parameters:
+    """To be asked once a step: finding them takes as long as a pass over the weights of an MLP."""
     return [parameter for parameter in net.parameters() if parameter.requires_grad]
 
 
-def flat_weights(net: nn.Module) -> Tensor:
-    """(P,) a copy of the trainable parameters."""
-    return torch.cat([parameter.detach().flatten() for parameter in trainable(net)])
+def flat_weights(parameters: Parameters) -> Tensor:
+    """(P,) a copy."""
+    return torch.cat([parameter.detach().flatten() for parameter in parameters])
 
 
-def flat_gradient(loss: Tensor, net: nn.Module, retain_graph: bool = False) -> Tensor:
+def flat_gradient(
+    loss: Tensor, parameters: Parameters, retain_graph: bool = False, out: Tensor | None = None
+) -> Tensor:
     """(P,) zero where the loss does not reach."""
-    parts = torch.autograd.grad(loss, trainable(net), retain_graph=retain_graph, materialize_grads=True)
-    return torch.cat([part.flatten() for part in parts])
+    parts = torch.autograd.grad(loss, parameters, retain_graph=retain_graph, materialize_grads=True)
+    return torch.cat([part.flatten() for part in parts], out=out)
 
 
-def descend_along(optimizer: Optimizer, net: nn.Module, gradient: Tensor) -> None:
+def descend_along(optimizer: Optimizer, parameters: Parameters, gradient: Tensor) -> None:
     """One step with a gradient that is given, not computed from a loss."""
-    optimizer.zero_grad()
-    parameters = trainable(net)
-    for parameter, part in zip(parameters, gradient.split([p.numel() for p in parameters]), strict=True):
-        parameter.grad = part.view_as(parameter)
+    parts = gradient.split_with_sizes([parameter.numel() for parameter in parameters])
+    for parameter, part in zip(parameters, parts, strict=True):
+        parameter.grad = part.view(parameter.shape)
     optimizer.step()
 
 
-def shaped(flat: Tensor, net: nn.Module) -> list[Tensor]:
-    """Views of a flat vector, one in the shape of each trainable parameter."""
-    parameters = trainable(net)
-    parts = flat.split([parameter.numel() for parameter in parameters])
-    return [part.view_as(parameter) for part, parameter in zip(parts, parameters, strict=True)]
-
-
-def gradient_of(parameter: nn.Parameter) -> Tensor:
-    """Its gradient; zeros where the loss did not reach it."""
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-
-
-@torch.no_grad()
 def quadratic_pull(
-    net: nn.Module, anchor: Tensor, importance: Tensor, strength: float
-) -> tuple[Tensor, list[Tensor]]:
-    """strength * sum(importance * (theta - anchor)^2), and .grad with its gradient added.
-
-    On lists of parameters: a pass over all weights costs as much as a layer, and this makes four of them.
-    """
-    weights, gradients = shaped(importance, net), [gradient_of(parameter) for parameter in trainable(net)]
-    distances = list(torch._foreach_sub([p.detach() for p in trainable(net)], shaped(anchor, net)))
-    pulled = torch._foreach_addcmul(gradients, weights, distances, value=2 * strength)
-    torch._foreach_mul_(distances, distances)
-    squares = [torch.dot(w.flatten(), d.flatten()) for w, d in zip(weights, distances, strict=True)]
-    return strength * torch.stack(squares).sum(), list(pulled)
-
-
-def descend_with(optimizer: Optimizer, net: nn.Module, gradients: list[Tensor]) -> None:
-    """One step with gradients that are given, one a trainable parameter."""
-    for parameter, gradient in zip(trainable(net), gradients, strict=True):
-        parameter.grad = gradient
-    optimizer.step()
+    parameters: Parameters, anchor: Tensor, importance: Tensor, strength: float
+) -> tuple[Tensor, Tensor]:
+    """strength * sum(importance * (theta - anchor)^2), and its gradient over twice the strength."""
+    distance = flat_weights(parameters).sub_(anchor)
+    pull = importance * distance
+    return strength * torch.dot(pull, distance), pull
 
 
 def gradient_products(net: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:

@@ -9,13 +9,14 @@ anchors are answered with running statistics, which stay untouched, and the fine
 all anchors of a task are learnt at once.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any, Literal, NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.optim import Optimizer
 
@@ -99,13 +100,8 @@ class HAL(Method):
     def anchors_moved(self, anchors: Tensor, lr: float) -> Tensor:
         """How far the step along the gradient so far would move the answers to the anchors."""
         with evaluation_mode(self.net):
-            with torch.no_grad():
-                tentative = {
-                    name: parameter - lr * parameter.grad
-                    for name, parameter in self.net.named_parameters()
-                    if parameter.grad is not None
-                }
-                target = functional_call(self.net, tentative, (anchors,))
+            with torch.no_grad(), after_step(self.net, lr):
+                target = self.net(anchors)
             return mse_loss(self.net(anchors), target)
 
     @torch.no_grad()
@@ -153,3 +149,20 @@ class HAL(Method):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         load_late(self, state_dict, prefix, "anchors")
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+@contextmanager
+def after_step(net: nn.Module, lr: float) -> Iterator[None]:
+    """Inside, the net has the weights that a plain step along its gradients would give it."""
+    parameters = [parameter for parameter in net.parameters() if parameter.grad is not None]
+    kept = [parameter.data for parameter in parameters]
+    moved = torch._foreach_add(
+        kept, [gradient for p in parameters if (gradient := p.grad) is not None], alpha=-lr
+    )
+    try:
+        for parameter, weights in zip(parameters, moved, strict=True):
+            parameter.data = weights
+        yield
+    finally:
+        for parameter, weights in zip(parameters, kept, strict=True):
+            parameter.data = weights

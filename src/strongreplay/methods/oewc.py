@@ -22,11 +22,12 @@ from torch.optim import Optimizer
 
 from strongreplay.methods.base import Method, MethodConfig, Problem, plain_answer
 from strongreplay.methods.gradients import (
-    descend_with,
+    descend_along,
     flat_gradient,
     flat_weights,
     quadratic_pull,
     squared_gradients,
+    trainable,
 )
 from strongreplay.types import Batch, Split, Task, Terms
 
@@ -51,15 +52,15 @@ class OEWC(Method):
     def __init__(self, net: nn.Module, problem: Problem, config: OEWCConfig | None = None) -> None:
         super().__init__()
         self.net, self.config, self.view = net, config or OEWCConfig(), problem.train_view
-        self.register_buffer("anchor", flat_weights(net))
+        self.register_buffer("anchor", flat_weights(trainable(net)))
         self.register_buffer("fisher", torch.zeros_like(self.anchor))
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
         current = cross_entropy(self.net(batch.inputs), batch.labels)
-        optimizer.zero_grad()
-        current.backward()
-        penalty, gradients = quadratic_pull(self.net, self.anchor, self.fisher, self.config.penalty)
-        descend_with(optimizer, self.net, gradients)
+        parameters, strength = trainable(self.net), self.config.penalty
+        gradient = flat_gradient(current, parameters)
+        penalty, pull = quadratic_pull(parameters, self.anchor, self.fisher, strength)
+        descend_along(optimizer, parameters, gradient.add_(pull, alpha=2 * strength))
         return {"current": current.detach(), "penalty": penalty}
 
     def end_task(self, task: Task) -> None:
@@ -70,7 +71,7 @@ class OEWC(Method):
         ):
             total += squares(Split(self.view(images), labels))
         self.fisher.mul_(self.config.gamma).add_(total / len(train))
-        self.anchor.copy_(flat_weights(self.net))
+        self.anchor.copy_(flat_weights(trainable(self.net)))
 
     def squares(self, chunk: Split) -> Tensor:
         """(P,) the sum of weighted squared gradients, running statistics held."""
@@ -80,11 +81,11 @@ class OEWC(Method):
 
     def squares_by_image(self, chunk: Split) -> Tensor:
         """The same with each image a training batch of its own; one by one, as each moves the statistics."""
-        total = torch.zeros_like(self.anchor)
+        total, parameters = torch.zeros_like(self.anchor), trainable(self.net)
         for image, label in zip(chunk.inputs.split(1), chunk.labels.split(1), strict=True):
             logits = self.net(image)
             for labels, weight in self.targets(logits.detach(), Split(image, label)):
-                total += weight * flat_gradient(cross_entropy(logits, labels), self.net, True).square()
+                total += weight * flat_gradient(cross_entropy(logits, labels), parameters, True).square()
         return total
 
     def targets(self, logits: Tensor, chunk: Split) -> Iterator[tuple[Tensor, Tensor]]:

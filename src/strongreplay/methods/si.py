@@ -19,11 +19,10 @@ from torch.optim import Optimizer
 
 from strongreplay.methods.base import Method, MethodConfig, Problem
 from strongreplay.methods.gradients import (
-    descend_with,
+    descend_along,
+    flat_gradient,
     flat_weights,
-    gradient_of,
     quadratic_pull,
-    shaped,
     trainable,
 )
 from strongreplay.types import Batch, Task, Terms
@@ -46,32 +45,38 @@ class SI(Method):
     def __init__(self, net: nn.Module, problem: Problem, config: SIConfig | None = None) -> None:
         super().__init__()
         self.net, self.config = net, config or SIConfig()
-        self.register_buffer("anchor", flat_weights(net))
+        self.register_buffer("anchor", flat_weights(trainable(net)))
         self.register_buffer("path", torch.zeros_like(self.anchor))
         self.register_buffer("importance", torch.zeros_like(self.anchor))
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
         current = cross_entropy(self.net(batch.inputs), batch.labels)
-        optimizer.zero_grad()
-        current.backward()
-        parameters = [parameter.detach() for parameter in trainable(self.net)]
-        task_gradients = [gradient_of(parameter) for parameter in trainable(self.net)]
-        penalty, gradients = quadratic_pull(self.net, self.anchor, self.importance, self.config.c)
+        parameters = trainable(self.net)
+        of_task = flat_gradient(current, parameters)
+        penalty, pull = quadratic_pull(parameters, self.anchor, self.importance, self.config.c)
+        total = of_task.add(pull, alpha=2 * self.config.c)
         if self.config.clip is not None:
-            for gradient in gradients:
-                gradient.clamp_(-self.config.clip, self.config.clip)
-        before = [parameter.clone() for parameter in parameters]
-        descend_with(optimizer, self.net, gradients)
-        if self.config.path == "canonical":
-            torch._foreach_sub_(before, parameters)
-            torch._foreach_addcmul_(shaped(self.path, self.net), task_gradients, before)
+            total.clamp_(-self.config.clip, self.config.clip)
+        before = None if is_plain(optimizer) else flat_weights(parameters)
+        descend_along(optimizer, parameters, total)
+        if self.config.path == "reference":
+            self.path.addcmul_(total, total, value=optimizer.param_groups[0]["lr"])
+        elif before is None:  # the step was -lr * total
+            self.path.addcmul_(of_task, total, value=optimizer.param_groups[0]["lr"])
         else:
-            rate = optimizer.param_groups[0]["lr"]
-            torch._foreach_addcmul_(shaped(self.path, self.net), gradients, gradients, value=rate)
+            self.path.addcmul_(of_task, before.sub_(flat_weights(parameters)))
         return {"current": current.detach(), "penalty": penalty}
 
     def end_task(self, task: Task) -> None:
-        weights = flat_weights(self.net)
+        weights = flat_weights(trainable(self.net))
         self.importance += self.path.clamp(min=0) / ((weights - self.anchor).square() + self.config.xi)
         self.anchor.copy_(weights)
         self.path.zero_()
+
+
+def is_plain(optimizer: Optimizer) -> bool:
+    """Steps are the learning rate times the gradient, the same rate for all weights, and nothing else."""
+    if type(optimizer) is not torch.optim.SGD or len(optimizer.param_groups) > 1:
+        return False
+    group = optimizer.param_groups[0]
+    return not (group["momentum"] or group["weight_decay"] or group["maximize"])
