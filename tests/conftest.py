@@ -1,5 +1,7 @@
 """Three tasks of two classes of 6 x 6 images that a small net learns in a few steps."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -52,3 +54,20 @@ def make_problem(stream: Stream, seed: int = 0) -> Problem:
 
 def weights(module: nn.Module) -> torch.Tensor:
     return torch.cat([value.detach().flatten().clone() for value in module.parameters()])
+
+
+def assert_same(first: Any, second: Any, where: str = "") -> None:
+    """Two trees of tensors and plain values, equal to the bit."""
+    assert type(first) is type(second), where
+    if isinstance(first, torch.Tensor):
+        assert torch.equal(first, second), where
+    elif isinstance(first, dict):
+        assert first.keys() == second.keys(), where
+        for key in first:
+            assert_same(first[key], second[key], f"{where}/{key}")
+    elif isinstance(first, list | tuple):
+        assert len(first) == len(second), where
+        for number, (a, b) in enumerate(zip(first, second, strict=True)):
+            assert_same(a, b, f"{where}/{number}")
+    else:
+        assert first == second, where

@@ -28,11 +28,15 @@ ALLOWED: dict[str, set[str]] = {
     "augment": TYPES,
     "nets": TYPES,
     "methods": TYPES | {"augment", "memory", "nets"},
+    "state": BASE | {""},
+    "lock": BASE,
+    "course": TYPES | {"data", "engine", "methods", "nets", "config", "meter", "metrics"},
     "engine": TYPES | {"methods", "rates"},
-    "config": TYPES | {"data", "methods", "nets", "rates", "recipes"},
-    "run": TYPES | {"data", "engine", "methods", "nets", "config", "meter", "metrics", "records", ""},
+    "config": TYPES | {"data", "methods", "nets", "rates", "recipes", "records"},
+    "run": TYPES | {"course", "engine", "config", "lock", "records", "state", ""},
     "report": {"metrics", "records"},
-    "cli": TYPES | {"run", "engine", "config", "data", "methods", "nets", "recipes", "records", "report", ""},
+    "cli": TYPES
+    | {"state", "run", "engine", "config", "data", "methods", "nets", "recipes", "records", "report", ""},
     "__main__": {"cli"},
 }
 

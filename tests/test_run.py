@@ -173,7 +173,7 @@ def test_a_watcher_hears_of_every_step_and_task() -> None:
         def __init__(self) -> None:
             self.steps, self.total, self.rows = 0, 0, list[int]()
 
-        def begin(self, num_steps: int, num_tasks: int) -> None:
+        def begin(self, num_steps: int, num_tasks: int, steps_done: int = 0) -> None:
             self.total = num_steps
 
         def step(self, position: Position) -> None:

@@ -5,7 +5,7 @@ memory size, and the user's own `key=value` settings.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from types import UnionType
 from typing import Any, Literal, Self, get_args, get_origin
@@ -18,6 +18,7 @@ from strongreplay.methods import METHODS, MethodConfig, check_setting
 from strongreplay.nets import NETS
 from strongreplay.rates import Rate, cosine, restarts, stepped
 from strongreplay.recipes import find_recipe
+from strongreplay.records import flatten
 
 
 class Section(BaseModel):
@@ -160,6 +161,17 @@ def resolve(
     if faults:
         raise ConfigError("\n".join(faults))
     return RunConfig(stream, method, seed, source=recipe.source, **built)
+
+
+def config_of(held: Mapping[str, Any], source: str) -> RunConfig:
+    """The inverse of `RunConfig.to_dict`."""
+    try:
+        settings = flatten({name: dict(held[name]) for name in ("method", "net", "train", "eval", "data")})
+        method = settings.pop("method.name")
+        config = resolve(held["stream"], method, seed=int(held["seed"]), settings=settings)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"not the configuration of a run ({type(error).__name__}: {error})") from None
+    return replace(config, source=source)
 
 
 def build_sections(

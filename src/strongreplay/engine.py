@@ -6,8 +6,9 @@ device and are read once an epoch, which is also when a non-finite one is found 
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil, isfinite
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,6 +37,38 @@ class NonFiniteError(RunError):
     """A term of the loss turned into infinity or not-a-number."""
 
 
+@dataclass
+class Progress:
+    """How far a task has been trained; with method, optimiser and generators it is all it takes to go on."""
+
+    epoch: int = 0
+    step: int = 0  # of the epoch, the next one to be taken
+    order: Tensor | None = None  # state of the order's generator when the epoch began
+    steps: list[Terms] = field(default_factory=list)  # of the epoch so far
+    history: list[dict[str, float]] = field(default_factory=list)  # of the epochs before
+
+    def state(self) -> dict[str, Any]:
+        values = [term for terms in self.steps for term in terms.values()]
+        return {
+            "epoch": self.epoch,
+            "step": self.step,
+            "order": self.order,
+            "names": [list(terms) for terms in self.steps],
+            "values": torch.stack(values) if values else torch.empty(0),
+            "history": self.history,
+        }
+
+    @classmethod
+    def of_state(cls, state: dict[str, Any], device: torch.device) -> "Progress":
+        values = iter(state["values"].to(device))
+        steps = [{name: next(values) for name in names} for names in state["names"]]
+        return cls(state["epoch"], state["step"], state["order"], steps, state["history"])
+
+    def end_epoch(self, where: str) -> None:
+        self.history.append(mean_terms(self.steps, where))
+        self.epoch, self.step, self.order, self.steps = self.epoch + 1, 0, None, []
+
+
 def train_task(
     method: Method,
     task: Task,
@@ -48,32 +81,44 @@ def train_task(
     rate: Rate | None = None,
     drop_last: bool = False,
     on_step: OnStep | None = None,
+    on_begin: Callable[[Task], None] | None = None,
+    progress: Progress | None = None,
+    restore: Callable[[], None] | None = None,
 ) -> list[dict[str, float]]:
     """Learn one task; returns the mean of each loss term, an entry an epoch.
 
-    Without a `rate` the optimiser keeps its own. `drop_last` leaves out a short batch at an epoch's end.
+    Without a `rate` the optimiser keeps its own. `drop_last` leaves out a short batch at an epoch's end. To
+    go on with a task that was begun before, give its `progress` and a `restore`, which puts everything back
+    as it was then: beginning the task a second time may have changed it.
     """
     device = next(method.parameters()).device
     method.train()
     task = method.begin_task(task)
+    progress = progress or Progress()
+    if restore:
+        restore()
+    if on_begin:
+        on_begin(task)  # as the method wants to learn it
     train = task.train.to(device)
     size = method.arriving(batch_size)
     num_steps = steps_in_epoch(len(train), size, drop_last)
-    history = []
-    for epoch in range(epochs):
+    while progress.epoch < epochs:
+        if progress.order is None:
+            progress.order = generator.get_state()
+        generator.set_state(progress.order)
         order = torch.randperm(len(train), generator=generator).to(device)
-        steps: list[Terms] = []
-        for step, rows in enumerate(order.split(size)[:num_steps]):
+        for rows in order.split(size)[progress.step : num_steps]:
             if rate:
-                set_rate(optimizer, rate(epoch, step / num_steps))
+                set_rate(optimizer, rate(progress.epoch, progress.step / num_steps))
             images = train.inputs.index_select(0, rows)
             batch = Batch(rows, images, view(images), train.labels.index_select(0, rows))
-            steps.append(method.observe(batch, optimizer))
+            progress.steps.append(method.observe(batch, optimizer))
+            progress.step += 1
             if on_step:
-                on_step(Position(task.index, epoch, step, num_steps))
-        history.append(mean_terms(steps, f"task {task.index + 1}, epoch {epoch + 1}"))
+                on_step(Position(task.index, progress.epoch, progress.step - 1, num_steps))
+        progress.end_epoch(f"task {task.index + 1}, epoch {progress.epoch + 1}")
     method.end_task(task)
-    return history
+    return progress.history
 
 
 def steps_in_epoch(num_samples: int, batch_size: int, drop_last: bool = False) -> int:

@@ -167,7 +167,8 @@ def test_ctrl_c_stops_with_a_message_and_keeps_finished_seeds(tmp_path: Path) ->
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130, errors
-    assert "runs are recorded in out. Repeat the command to go on" in " ".join(errors.split())
+    said = " ".join(errors.split())
+    assert "runs are recorded in out. Go on with the same command, or with: ser resume out" in said
     assert "Traceback" not in errors
     for path in tmp_path.rglob("*.json"):
         json.loads(path.read_text())

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from strongreplay import __version__
-from strongreplay.cli import data, listing, show, train
+from strongreplay.cli import data, listing, show, state, train
 from strongreplay.errors import ConfigError, SerError
 
 app = typer.Typer(
@@ -16,10 +16,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run")(train.run_command)
+app.command("resume")(train.resume_command)
 app.command("compare")(show.compare_command)
 app.command("show")(show.show_command)
 app.add_typer(listing.app, name="list")
 app.add_typer(data.app, name="data")
+app.add_typer(state.app, name="state")
 
 
 def show_version(asked: bool) -> None:
@@ -41,6 +43,8 @@ def options(
 def main() -> None:
     try:
         app()
+    except KeyboardInterrupt:
+        sys.exit(130)
     except SerError as error:
         # One line a fault: a ConfigError may carry several.
         for line in str(error).splitlines():

@@ -1,6 +1,8 @@
-"""ser run: one stream, one or more methods, several seeds; every finished seed leaves a record."""
+"""ser run and ser resume: every finished seed leaves a record, every stopped one a state to go on from."""
 
+import shutil
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +12,7 @@ from strongreplay.cli.data import data_folder
 from strongreplay.errors import ConfigError
 
 if TYPE_CHECKING:
+    from strongreplay.cli.progress import StopRequest
     from strongreplay.config import RunConfig
     from strongreplay.records import RunRecord
 
@@ -36,8 +39,22 @@ def run_command(
     threads: Annotated[
         int | None, typer.Option(min=1, help="CPU threads [default: PyTorch's choice].")
     ] = None,
+    checkpoint_every: Annotated[
+        str | None,
+        typer.Option(
+            metavar="5m|90s|STEPS",
+            help="Keep the state this often [default: every 5m in runs of more than 10 minutes].",
+        ),
+    ] = None,
+    keep_state: Annotated[
+        bool,
+        typer.Option("--keep-state", help="Keep the last state of a finished run: weights and all."),
+    ] = False,
 ) -> None:
-    """Learn a stream and record what came of it; what is recorded already is not run again."""
+    """Learn a stream and record what came of it.
+
+    What is recorded already is not run again; what was stopped goes on from its last checkpoint.
+    """
     names = [name.strip() for entry in method for name in entry.split(",") if name.strip()]
     if not names:
         raise ConfigError("--method must name at least one method; see: ser list methods")
@@ -46,25 +63,78 @@ def run_command(
     import torch
 
     from strongreplay.config import parse_settings
-    from strongreplay.run import find_device
+    from strongreplay.run import Every, find_device
 
     if threads:
         torch.set_num_threads(threads)
+    if checkpoint_every:
+        Every.parse(checkpoint_every)
     place = str(find_device(device))
     configs = plan(stream, names, memory, numbers, parse_settings(settings))
-    finished: list[RunRecord] = []
-    try:
-        run_all(configs, finished, out, data_folder(data), place)
-    except KeyboardInterrupt:
-        typer.echo(
-            f"\nstopped; {len(finished)} of {len(configs)} runs are recorded in {out}. "
-            "Repeat the command to go on with the rest.",
-            err=True,
-        )
-        raise typer.Exit(130) from None
-    from strongreplay.cli.show import present
+    run_to_the_end(configs, Session(out, data_folder(data), place, checkpoint_every, keep_state))
 
-    present(finished, out)
+
+def resume_command(
+    folder: Annotated[Path, typer.Argument(help="A folder with stopped runs, or one run's .state folder.")],
+    data: Annotated[
+        Path | None, typer.Option(help="Data folder [default: $STRONGREPLAY_DATA, else the cache folder].")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="Another device [default: the same].")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads [default: as many].")] = None,
+    checkpoint_every: Annotated[
+        str | None, typer.Option(metavar="5m|90s|STEPS", help="Keep the state this often.")
+    ] = None,
+) -> None:
+    """Go on with every stopped run in a folder, to the bit as if it had never stopped."""
+    import torch
+
+    from strongreplay.config import config_of
+    from strongreplay.run import find_device, state_folder
+    from strongreplay.state import checkpoints, read_manifest
+
+    stopped = [path for path in [folder, *sorted(folder.rglob("*.state"))] if checkpoints(path)]
+    if not stopped:
+        raise ConfigError(f"{folder}: no stopped run in there; see: ser run --help")
+    for path in stopped:
+        manifest = read_manifest(checkpoints(path)[0])
+        config = config_of(manifest["config"], manifest["recipe"])
+        out = path.parent.parent.parent
+        if state_folder(out, config).resolve() != path.resolve():
+            raise ConfigError(f"{path}: the folder was renamed; it must be {state_folder(Path(), config)}")
+        torch.set_num_threads(threads or manifest["threads"])
+        place = str(find_device(device or manifest["device"]))
+        run_to_the_end([config], Session(out, data_folder(data), place, checkpoint_every, False))
+
+
+@dataclass(frozen=True)
+class Session:
+    """What holds for all runs of one command."""
+
+    out: Path
+    data: Path
+    device: str
+    checkpoint_every: str | None
+    keep_state: bool
+
+
+def run_to_the_end(configs: "list[RunConfig]", session: Session) -> None:
+    """All runs, then the table and picture; a stop says what is kept and how to go on."""
+    from strongreplay.cli.progress import StopRequest
+    from strongreplay.cli.show import present
+    from strongreplay.run import Interrupted
+
+    finished: list[RunRecord] = []
+    with StopRequest() as stop:
+        try:
+            run_all(configs, finished, session, stop)
+        except Interrupted as error:
+            typer.echo(
+                f"\n{error}. {len(finished)} of {len(configs)} runs are recorded in {session.out}. "
+                f"Go on with the same command, or with: ser resume {session.out}",
+                err=True,
+            )
+            raise typer.Exit(128 + (stop.asked or 2)) from None
+    present(finished, session.out)
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -119,7 +189,7 @@ def warn_small_memory(stream: str, memory: int, names: list[str]) -> None:
 
 
 def run_all(
-    configs: "list[RunConfig]", finished: "list[RunRecord]", out: Path, folder: Path, device: str
+    configs: "list[RunConfig]", finished: "list[RunRecord]", session: Session, stop: "StopRequest"
 ) -> None:
     """Run what is not recorded yet, with one bar for all and one for the run at hand."""
     from rich.console import Console
@@ -128,7 +198,7 @@ def run_all(
     from strongreplay.cli.progress import BarWatcher
     from strongreplay.errors import DataError
     from strongreplay.records import read_record, record_path, write_record, write_text
-    from strongreplay.run import StoppedRun, run
+    from strongreplay.run import StoppedRun, run, state_folder
 
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -136,7 +206,7 @@ def run_all(
         overall = progress.add_task("all runs", total=len(configs))
         for config in configs:
             name = f"{config.stream} {config.method_name} seed {config.seed}"
-            path = record_path(out, config.to_dict())
+            path = record_path(session.out, config.to_dict())
             if path.exists():
                 try:
                     finished.append(read_record(path))
@@ -148,16 +218,27 @@ def run_all(
                 except DataError as error:
                     console.print(f"{name}: {error}; running again", highlight=False, soft_wrap=True)
             start = time.perf_counter()
-            with BarWatcher(progress, name) as watcher:
+            with BarWatcher(progress, name, stop) as watcher:
                 try:
-                    record = run(config, folder=folder, device=device, watcher=watcher)
+                    record = run(
+                        config,
+                        folder=session.data,
+                        device=session.device,
+                        watcher=watcher,
+                        out=session.out,
+                        checkpoint_every=session.checkpoint_every,
+                        resume=True,
+                        keep_state=session.keep_state,
+                    )
                 except StoppedRun as error:
                     kept = path.with_suffix(".stopped")
                     write_text(kept, error.record.to_json())
                     raise StoppedRun(
                         f"{name} stopped at {error}. Kept so far: {kept}", error.record
                     ) from None
-            write_record(out, record)
+            write_record(session.out, record)
+            if not session.keep_state:
+                shutil.rmtree(state_folder(session.out, config), ignore_errors=True)
             finished.append(record)
             progress.advance(overall)
             console.print(
