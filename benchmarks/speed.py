@@ -82,6 +82,8 @@ BARE = {
     "fdr": Bare(((1,), (1,)), num_steps=2),
     "ert": Bare(((2,),)),
     "hal": Bare(((2,), (ANCHORS,)), free=(ANCHORS, 1)),
+    "clser": Bare(((2, 1),), free=(1, 1)),
+    "tamil": Bare(((1, 1, 1),), free=(1,), distances=1),
 }
 
 
@@ -151,7 +153,7 @@ def step_ratio(name: str, case: Case) -> dict[str, float]:
     # What happens once a task is not part of a step.
     method.begin_task = lambda task: task  # type: ignore[method-assign]
     method.end_task = lambda task: None  # type: ignore[method-assign]
-    net = build_net(case.net, case.shape, 10, derive_generator(0, "net"), width=case.width)
+    net = deepcopy(method.net)  # with what the method has put around the plain one
     old = deepcopy(net).eval().requires_grad_(False)
     passes = BARE[name]
     counts = {rows for forwards in (*passes.backwards, passes.free) for rows in forwards}

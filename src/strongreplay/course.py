@@ -178,9 +178,11 @@ class Course:
 
     def state(self) -> dict[str, Any]:
         """Everything that decides what comes next, and what is known so far."""
+        # Between tasks the optimiser is done with, and the net may already have grown beyond it.
+        optimizer = self.optimizer if self.progress or self.config.train.keep_momentum else None
         return {
             "method": dict(self.method.state_dict()),
-            "optimizer": self.optimizer.state_dict() if self.optimizer else None,
+            "optimizer": optimizer.state_dict() if optimizer else None,
             "generators": {name: generator.get_state() for name, generator in self.generators.items()},
             "index": self.index,
             "learnt": self.learnt,

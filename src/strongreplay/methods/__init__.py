@@ -8,6 +8,8 @@ from torch import nn
 from strongreplay.errors import ConfigError, unknown
 from strongreplay.methods.agem import AGEM, AGEMConfig
 from strongreplay.methods.base import Method, MethodConfig, ReplayConfig
+from strongreplay.methods.clser import CLSER, CLSERConfig
+from strongreplay.methods.co2l import Co2L, Co2LConfig
 from strongreplay.methods.der import DER, DERConfig
 from strongreplay.methods.derpp import DERPP, DERPPConfig
 from strongreplay.methods.er import ER, ERConfig
@@ -17,11 +19,14 @@ from strongreplay.methods.gem import GEM, GEMConfig
 from strongreplay.methods.gss import GSS, GSSConfig
 from strongreplay.methods.hal import HAL, HALConfig
 from strongreplay.methods.icarl import ICaRL, ICaRLConfig
+from strongreplay.methods.lvt import LVT, LVTConfig
 from strongreplay.methods.lwf import LwF, LwFConfig
 from strongreplay.methods.oewc import OEWC, OEWCConfig
+from strongreplay.methods.rm import RM, RMConfig
 from strongreplay.methods.ser import SER, SERConfig
 from strongreplay.methods.sgd import SGD, SGDConfig
 from strongreplay.methods.si import SI, SIConfig
+from strongreplay.methods.tamil import TAMiL, TAMiLConfig
 from strongreplay.types import Problem
 
 ALL_SETTINGS = ("class-il", "task-il", "domain-il")
@@ -166,6 +171,59 @@ METHODS: dict[str, MethodRow] = {
         "Buzzega et al. 2020",
         keeps="memory with logits",
     ),
+    "rm": MethodRow(
+        RM,
+        RMConfig,
+        "RM",
+        "replay samples that span the range of uncertainty, strongly augmented",
+        "Bang et al. 2021",
+        keeps="memory by class",
+        needs="boundaries, classes of each task",
+        settings=("class-il", "task-il"),
+        refusal="is published for disjoint classes per task only",
+    ),
+    "clser": MethodRow(
+        CLSER,
+        CLSERConfig,
+        "CLS-ER",
+        "replay, and stay near the surer of two averaged nets",
+        "Arani et al. 2022",
+        keeps="memory, two averaged nets",
+    ),
+    "tamil": MethodRow(
+        TAMiL,
+        TAMiLConfig,
+        "TAMiL",
+        "gate features by task, stay near an averaged net",
+        "Bhat et al. 2023",
+        keeps="memory with tasks, gates by task, averaged net",
+        needs="boundaries",
+        settings=("class-il", "task-il"),
+        refusal="needs task identity in training, so the SER paper leaves it out of Domain-IL",
+    ),
+    "lvt": MethodRow(
+        LVT,
+        LVTConfig,
+        "LVT",
+        "attention with external keys, two heads, replay of the surest; a reconstruction",
+        "Wang et al. 2022",
+        keeps="memory with logits, importance of attention",
+        needs="boundaries, classes of each task",
+        settings=("class-il", "task-il"),
+        refusal="needs disjoint classes per task",
+        net="lvt",
+    ),
+    "co2l": MethodRow(
+        Co2L,
+        Co2LConfig,
+        "Co2L",
+        "contrast current classes, keep old relations, then fit a linear head",
+        "Cha et al. 2021",
+        keeps="memory by class, old net",
+        needs="boundaries, classes of each task",
+        settings=("class-il", "task-il"),
+        refusal="needs disjoint classes per task",
+    ),
     "ser": MethodRow(
         SER,
         SERConfig,
@@ -198,10 +256,11 @@ def build_method(name: str, net: nn.Module, problem: Problem, **settings: object
 
 
 __all__ = [
-    "AGEM", "DER", "DERPP", "ER", "ERT", "FDR", "GEM", "GSS", "HAL", "METHODS", "OEWC", "SER", "SGD",
-    "SI",
-    "AGEMConfig", "DERConfig", "DERPPConfig", "ERConfig", "ERTConfig", "FDRConfig", "GEMConfig",
-    "GSSConfig", "HALConfig", "ICaRL", "ICaRLConfig", "LwF", "LwFConfig", "Method", "MethodConfig",
-    "MethodRow", "OEWCConfig", "ReplayConfig", "SERConfig", "SGDConfig", "SIConfig",
-    "build_method", "check_setting", "method_row",
+    "AGEM", "CLSER", "DER", "DERPP", "ER", "ERT", "FDR", "GEM", "GSS", "HAL", "LVT", "METHODS", "OEWC",
+    "RM", "SER", "SGD", "SI", "AGEMConfig", "CLSERConfig", "Co2L", "Co2LConfig", "DERConfig", "DERPPConfig",
+    "ERConfig",
+    "ERTConfig", "FDRConfig", "GEMConfig", "GSSConfig", "HALConfig", "ICaRL", "ICaRLConfig", "LVTConfig",
+    "LwF", "LwFConfig", "Method", "MethodConfig", "MethodRow", "OEWCConfig", "RMConfig", "ReplayConfig",
+    "SERConfig", "SGDConfig", "SIConfig", "TAMiL", "TAMiLConfig", "build_method", "check_setting",
+    "method_row",
 ]  # fmt: skip

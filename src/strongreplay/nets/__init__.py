@@ -8,10 +8,11 @@ import torch
 from strongreplay.errors import unknown
 from strongreplay.nets.classifier import Classifier, seeded_init
 from strongreplay.nets.cnn import cnn
+from strongreplay.nets.lvt import lvt
 from strongreplay.nets.mlp import mlp
 from strongreplay.nets.resnet import resnet18
 
-__all__ = ["NETS", "Classifier", "NetRow", "build_net", "cnn", "mlp", "resnet18", "seeded_init"]
+__all__ = ["NETS", "Classifier", "NetRow", "build_net", "cnn", "lvt", "mlp", "resnet18", "seeded_init"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ NETS: dict[str, NetRow] = {
     "mlp": NetRow(mlp, 100, "two hidden layers of 100 ReLU units, for digits and MNIST", ("width", "bias")),
     "cnn": NetRow(cnn, 16, "three 3 x 3 layers with batch norm, for MNIST-sized images on a CPU"),
     "resnet18": NetRow(resnet18, 64, "ResNet18 with a 3 x 3 stem and no max-pool; width 20 suits a CPU"),
+    "lvt": NetRow(lvt, 64, "convolutional stem, attention with external keys, two heads; a reconstruction"),
 }
 
 

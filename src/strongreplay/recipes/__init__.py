@@ -33,7 +33,8 @@ def read_recipes() -> dict[str, dict[str, Any]]:
     for file in sorted(files(__package__).iterdir(), key=lambda file: file.name):
         if file.name.endswith(".toml"):
             table = tomllib.loads(file.read_text(encoding="utf-8"))
-            tables |= dict.fromkeys(table.pop("streams"), table)
+            for stream in table.pop("streams"):  # a second file may add methods to some streams of a first
+                tables[stream] = tables.get(stream, {}) | table
     return tables
 
 

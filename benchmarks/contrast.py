@@ -1,0 +1,43 @@
+"""What Co2L's two losses cost: one step's contrast and distillation, forward and backward, in milliseconds.
+
+python benchmarks/contrast.py [--vectors 512] [--threads 2]
+"""
+
+import argparse
+import time
+from statistics import median
+
+import torch
+from torch.nn.functional import normalize
+
+from strongreplay.methods.co2l import NUM_PROJECTED, contrast, distil, similarities
+
+
+def measure(count: int, rounds: int = 50) -> list[float]:
+    """Milliseconds of each round, the first few left out."""
+    generator = torch.Generator().manual_seed(0)
+    projected = torch.randn(count, NUM_PROJECTED, generator=generator, requires_grad=True)
+    old = normalize(torch.randn(count, NUM_PROJECTED, generator=generator), dim=1)
+    labels = torch.randint(10, (count // 2,), generator=generator).repeat(2)
+    times = []
+    for _ in range(rounds + 5):
+        start = time.perf_counter()
+        now = similarities(normalize(projected, dim=1))
+        loss = contrast(now, labels, labels >= 8, 0.5) + distil(now, similarities(old), 0.2, 0.01)
+        torch.autograd.grad(loss, projected)
+        times.append(1e3 * (time.perf_counter() - start))
+    return times[5:]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--vectors", type=int, default=512, help="two for every image of a batch")
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    times = measure(options.vectors)
+    print(f"{options.vectors} vectors: median {median(times):.2f} ms, best {min(times):.2f} ms")
+
+
+if __name__ == "__main__":
+    main()

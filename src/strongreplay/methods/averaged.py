@@ -1,0 +1,62 @@
+"""AveragedNet: a net whose weights follow those of a live net slowly, at random steps.
+
+CLS-ER keeps two, TAMiL one. Only parameters are averaged. The copy goes into training mode with its owner: it
+normalises replayed batches by their own statistics, and its running statistics are made of these. Held in
+evaluation mode they would stay at mean 0 and variance 1, and the net would answer at random.
+"""
+
+from copy import deepcopy
+from typing import Any, Generic, Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+Net = TypeVar("Net", bound=nn.Module)
+Statistics = Literal["replay", "working"]
+
+
+class AveragedNet(nn.Module, Generic[Net]):
+    """A copy of a live net, without gradients, to be told of every step by `follow`."""
+
+    copy: Net
+
+    def __init__(
+        self,
+        live: Net,
+        rate: float,
+        decay: float,
+        generator: torch.Generator,
+        statistics: Statistics = "replay",
+    ) -> None:
+        super().__init__()
+        self._live = (live,)  # in a tuple, so that the live net is not registered as a part of this one
+        self.copy = deepcopy(live).requires_grad_(False)
+        self.rate, self.decay, self.statistics = rate, decay, statistics
+        self.generator, self.num_steps = generator, 0
+
+    @torch.no_grad()
+    def forward(self, *inputs: Tensor) -> Tensor:
+        logits: Tensor = self.copy(*inputs)
+        return logits
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """The live net took a step: with probability `rate`, move towards it.
+
+        The decay rises with the number of steps, not of moves, to its cap; until there, and with every step
+        followed, the copy is the mean of all weights so far.
+        """
+        live, self.num_steps = self._live[0], self.num_steps + 1
+        if torch.rand((), generator=self.generator).item() < self.rate:  # on the host: no device waits
+            share = max(1 / (self.num_steps + 1), 1 - self.decay)
+            torch._foreach_lerp_(list(self.copy.parameters()), list(live.parameters()), share)
+        if self.statistics == "working":
+            for own, its in zip(self.copy.buffers(), live.buffers(), strict=True):
+                own.copy_(its)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return {"num_steps": self.num_steps, "generator": self.generator.get_state()}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        self.num_steps = state["num_steps"]
+        self.generator.set_state(state["generator"].cpu())

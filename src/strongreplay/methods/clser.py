@@ -1,0 +1,89 @@
+"""Complementary Learning System - Experience Replay (CLS-ER).
+
+Paper: Arani et al., "Learning Fast, Learning Slow: A General Continual Learning Method based on Complementary
+Learning System", 2022, https://arxiv.org/abs/2201.12604
+Reference: the authors' code, NeurAI-Lab/CLS-ER: one cross-entropy over the concatenation of both batches, and
+a second forward of the replayed one for the distance, a mean over samples and classes. Which net answers is
+our reading of the paper, the stable one; the reference scores all three, and so do we, as `predictors`.
+Batch-norm statistics of the averaged nets come from the replayed batches alone. `statistics="working"` takes
+those of the working net instead, which makes it a different method.
+"""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss
+from torch.optim import Optimizer
+
+from strongreplay.memory import Memory
+from strongreplay.methods.averaged import AveragedNet, Statistics
+from strongreplay.methods.base import Method, Problem, ReplayConfig, descend, replay_count
+from strongreplay.types import Batch, Terms
+
+
+class Sample(NamedTuple):
+    images: Tensor
+    labels: Tensor
+
+
+class CLSERConfig(ReplayConfig):
+    memory_size: int = Field(200, ge=1, description="samples kept")
+    penalty: float = Field(0.75, ge=0, description="lambda, weight of the distance to the surer averaged net")
+    plastic_rate: float = Field(1.0, ge=0, le=1, description="odds of a step to move the plastic net")
+    plastic_decay: float = Field(0.99, ge=0, le=1, description="share of itself it keeps when moved, at most")
+    stable_rate: float = Field(1.0, ge=0, le=1, description="odds of a step to move the stable net")
+    stable_decay: float = Field(0.999, ge=0, le=1, description="share of itself it keeps when moved, at most")
+    eval_net: Literal["stable", "plastic", "working"] = Field("stable", description="the net that answers")
+    statistics: Statistics = Field(
+        "replay", description="of batch norm in averaged nets: of replayed batches, or the working net's own"
+    )
+
+
+class CLSER(Method):
+    def __init__(self, net: nn.Module, problem: Problem, config: CLSERConfig | None = None) -> None:
+        super().__init__()
+        self.net, self.config, self.view = net, config or CLSERConfig(), problem.train_view
+        self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+        config, draws = self.config, problem.generator
+        self.plastic = AveragedNet(
+            net, config.plastic_rate, config.plastic_decay, draws("plastic updates"), config.statistics
+        )
+        self.stable = AveragedNet(
+            net, config.stable_rate, config.stable_decay, draws("stable updates"), config.statistics
+        )
+
+    def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
+        terms = descend(optimizer, self.terms(batch))
+        self.memory.add(Sample(batch.images, batch.labels))
+        self.plastic.follow()
+        self.stable.follow()
+        return terms
+
+    def terms(self, batch: Batch) -> Terms:
+        if len(self.memory) == 0:
+            return {"current": cross_entropy(self.net(batch.inputs), batch.labels)}
+        replayed = self.memory.sample(replay_count(self.config, batch))
+        inputs, labels = self.view(replayed.images), replayed.labels
+        target = surer(self.stable(inputs), self.plastic(inputs), labels)
+        distance = mse_loss(self.net(inputs), target)
+        logits = self.net(torch.cat([batch.inputs, inputs]))
+        return {
+            "mixed": cross_entropy(logits, torch.cat([batch.labels, labels])),
+            "consistency": self.config.penalty * distance,
+        }
+
+    def predict(self, inputs: Tensor) -> Tensor:
+        return self.predictors()[self.config.eval_net](inputs)
+
+    def predictors(self) -> dict[str, Callable[[Tensor], Tensor]]:
+        return {"stable": self.stable, "plastic": self.plastic, "working": self.net}
+
+
+def surer(stable: Tensor, plastic: Tensor, labels: Tensor) -> Tensor:
+    """Each sample's logits from the net that finds its label more probable; in a tie from the plastic one."""
+    right = labels[:, None]
+    chosen = stable.softmax(1).gather(1, right) > plastic.softmax(1).gather(1, right)
+    return torch.where(chosen, stable, plastic)

@@ -1,0 +1,229 @@
+"""Lifelong Vision Transformer (LVT), a reconstruction.
+
+Paper: Wang et al., "Continual Learning with Lifelong Vision Transformer", CVPR 2022.
+Reference: none; the authors published no code. Idea, the two heads and the form of each term are theirs; what
+follows is our reading, so results need not match the published ones:
+- distillation is KL(stored || now) at temperature 2, not multiplied by its square, over the classes seen when
+  the logits were stored; `dark="mse"` compares logits over the same classes;
+- stored logits are never renewed; `teacher="frozen"` asks the net of the last task's end instead;
+- the accumulation head weighs the arriving batch by 0.9 to the power of the finished tasks;
+- importance of keys and position tables: mean over the last task's minibatches, plain images in evaluation
+  mode, of the absolute gradient of the injection loss, scaled to mean 1; signed ones cancel at a minimum;
+- arriving and replayed samples pass the net as one batch, so that batch norm sees both; replay starts with
+  the second task;
+- the injection head is drawn anew after every task (`reinit_injection`);
+- slots that do not divide among the seen classes go one each to the newest classes.
+"""
+
+from collections.abc import Iterable
+from typing import Literal, NamedTuple, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, kl_div
+from torch.optim import Optimizer
+
+from strongreplay.errors import ConfigError
+from strongreplay.memory import Memory
+from strongreplay.methods.base import (
+    Draws,
+    Method,
+    OldNet,
+    Problem,
+    ReplayConfig,
+    answer_all,
+    descend,
+    evaluation_mode,
+    replay_count,
+)
+from strongreplay.nets.lvt import LVTNet
+from strongreplay.types import Batch, Split, Task, Terms
+
+MINIBATCH = 32  # of the importance; the published batch, whatever that of training
+NEVER = torch.iinfo(torch.int64).max
+
+
+class Sample(NamedTuple):
+    images: Tensor
+    labels: Tensor
+    tasks: Tensor  # (M,) number of the task at whose end the sample was stored
+    logits: Tensor  # (M, C), z: the accumulation head's answer then
+
+
+class LVTConfig(ReplayConfig):
+    memory_size: int = Field(200, ge=1, description="samples kept, shared equally by all seen classes")
+    replay_weight: float = Field(0.5, ge=0, description="weight of the loss on replayed labels")
+    dark_weight: float = Field(0.4, ge=0, description="weight of the distance to stored answers")
+    attention_weight: float = Field(1e-4, ge=0, description="weight of the change of important attention")
+    fading: float = Field(
+        0.9, gt=0, le=1, description="factor a task on the arriving batch's loss in the accumulation head"
+    )
+    dark: Literal["kl", "mse"] = Field("kl", description="distance to stored answers")
+    teacher: Literal["stored", "frozen"] = Field(
+        "stored", description="old answers: as stored with the sample, or of the net at the last task's end"
+    )
+    temperature: float = Field(2.0, gt=0, description="of the distance kl")
+    reinit_injection: bool = Field(True, description="draw the injection head anew after every task")
+
+
+class LVT(Method):
+    net: LVTNet
+    anchor: Tensor
+    importance: Tensor
+    met_in: Tensor
+
+    def __init__(self, net: nn.Module, problem: Problem, config: LVTConfig | None = None) -> None:
+        super().__init__()
+        self.config = config or LVTConfig()
+        if self.config.memory_size < problem.num_classes:
+            raise ConfigError(
+                f"lvt needs one sample a class: memory_size must be >= {problem.num_classes}, "
+                f"got {self.config.memory_size}"
+            )
+        self.net = with_attention(net)
+        self.old_net = OldNet(net) if self.config.teacher == "frozen" else None
+        self.view, self.plain_view = problem.train_view, problem.test_view
+        self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+        self.draws = Draws(problem.generator("injection head"))
+        self.finished = 0  # t, tasks behind us
+        self.register_buffer("anchor", self.attention().detach())  # (P,) K and Bp at the last task's end
+        self.register_buffer("importance", torch.zeros_like(self.anchor))  # (P,) G
+        self.register_buffer("met_in", torch.full((problem.num_classes,), NEVER))  # (C,) task of each class
+
+    def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
+        net, count, inputs = self.net, len(batch), batch.inputs
+        replayed = self.memory.sample(replay_count(self.config, batch)) if self.finished else None
+        if replayed:
+            inputs = torch.cat([inputs, self.view(replayed.images)])
+        features = net.features(inputs)
+        logits = net.head(features)
+        current = cross_entropy(logits[:count], batch.labels)
+        terms = {
+            "injection": cross_entropy(net.injection(features[:count]), batch.labels),
+            "current": self.config.fading**self.finished * current,
+        }
+        if replayed:
+            terms |= self.hold(inputs[count:], logits[count:], replayed)
+        return descend(optimizer, terms)
+
+    def hold(self, inputs: Tensor, logits: Tensor, replayed: Sample) -> Terms:
+        """The terms that keep what was learnt; none of them reaches the injection head."""
+        config, (target, seen) = self.config, self.old_answer(inputs, replayed)
+        return {
+            "replay": config.replay_weight * cross_entropy(logits, replayed.labels),
+            "dark": config.dark_weight * self.distance(logits, target, seen),
+            "attention": config.attention_weight * self.attention_change(),
+        }
+
+    def old_answer(self, inputs: Tensor, replayed: Sample) -> tuple[Tensor, Tensor]:
+        """(m, C) logits, and (m, C) or (1, C) which classes had been seen when they were given."""
+        if self.old_net:
+            return self.old_net(inputs), (self.met_in != NEVER)[None]
+        return replayed.logits, self.met_in <= replayed.tasks[:, None]
+
+    def distance(self, logits: Tensor, target: Tensor, seen: Tensor) -> Tensor:
+        """Mean over samples, from the seen classes alone."""
+        if self.config.dark == "mse":
+            seen = seen.expand_as(logits)
+            return ((logits - target).square() * seen).sum() / seen.sum()
+        now, old = (
+            (scores / self.config.temperature).masked_fill(~seen, -torch.inf) for scores in (logits, target)
+        )
+        # A class left out has probability 0, and its logarithm must be finite: 0 * -inf is not a number.
+        return kl_div(now.log_softmax(1).masked_fill(~seen, 0), old.softmax(1), reduction="batchmean")
+
+    def attention(self) -> Tensor:
+        """(P,) K and Bp."""
+        return flat(self.net.attention_parameters())
+
+    def attention_change(self) -> Tensor:
+        """L1 norm of the change of keys and tables since the last task, each entry by its importance."""
+        return (self.importance * (self.attention() - self.anchor)).abs().sum()
+
+    def end_task(self, task: Task) -> None:
+        train = task.train.to(self.anchor.device)
+        self.importance.copy_(self.measure_importance(train))
+        self.anchor.copy_(self.attention().detach())
+        self.remember(task.classes, train)
+        if self.old_net:
+            self.old_net.take()
+        if self.config.reinit_injection:
+            weight = self.net.injection.weight.detach()
+            fresh = torch.empty(weight.shape)
+            nn.init.kaiming_normal_(fresh, nonlinearity="linear", generator=self.draws.generator)
+            weight.copy_(fresh)
+        self.finished += 1
+
+    def measure_importance(self, train: Split) -> Tensor:
+        """(P,) mean absolute gradient of the injection loss, scaled to mean 1."""
+        total, parameters = torch.zeros_like(self.anchor), self.net.attention_parameters()
+        with evaluation_mode(self.net):
+            for rows in torch.arange(len(train)).split(MINIBATCH):
+                batch = train.take(rows.to(total.device))
+                answers = self.net.injection(self.net.features(self.plain_view(batch.inputs)))
+                gradients = torch.autograd.grad(cross_entropy(answers, batch.labels), parameters)
+                total += flat(gradients).abs()
+        return total / total.mean().clamp(min=torch.finfo(total.dtype).tiny)
+
+    @torch.no_grad()
+    def remember(self, classes: tuple[int, ...], train: Split) -> None:
+        """Every seen class keeps its share of the samples that were surest when its task ended."""
+        new = torch.tensor(classes, device=self.met_in.device)
+        self.met_in[new] = self.met_in[new].clamp(max=self.finished)
+        share = shares(self.met_in.cpu(), self.memory.capacity)
+        features = answer_all(self.net, train.inputs, self.plain_view, self.net.features)
+        order = log_odds(self.net.injection(features), train.labels).argsort(descending=True, stable=True)
+        stored = self.memory.rows.labels.cpu() if len(self.memory) else torch.empty(0, dtype=torch.int64)
+        labels = torch.cat([stored, train.labels[order].cpu()])  # those behind the stored come surest first
+        kept = place_in_class(labels) < share[labels]
+        if len(stored):
+            self.memory.keep(torch.nonzero(kept[: len(stored)]).flatten())
+        rows = order[kept[len(stored) :].to(order.device)]
+        if len(rows):
+            tasks = torch.full_like(rows, self.finished)
+            logits = self.net.head(features[rows])
+            self.memory.append(Sample(train.inputs[rows], train.labels[rows], tasks, logits))
+
+    def get_extra_state(self) -> int:
+        return self.finished
+
+    def set_extra_state(self, state: int) -> None:
+        self.finished = state
+
+
+def with_attention(net: nn.Module) -> LVTNet:
+    """The net itself, if it has what this method trains."""
+    accessor = getattr(net, "attention_parameters", None)
+    if callable(accessor) and isinstance(getattr(net, "injection", None), nn.Linear):
+        return cast(LVTNet, net)
+    raise ConfigError(
+        f"lvt needs a net with external keys and an injection head, got {type(net).__name__}; "
+        "use net.name=lvt"
+    )
+
+
+def log_odds(logits: Tensor, labels: Tensor) -> Tensor:
+    """(N,) ranks as the probability of the true label does, and still tells apart those that round to 1."""
+    own = labels[:, None]
+    return logits.gather(1, own)[:, 0] - logits.scatter(1, own, -torch.inf).logsumexp(1)
+
+
+def shares(met_in: Tensor, capacity: int) -> Tensor:
+    """(C,) samples to keep of each class: as many of every seen one, and one more of the newest."""
+    met = met_in.where(met_in != NEVER, -1)
+    each, left = divmod(capacity, int((met >= 0).sum()))
+    share = (met >= 0) * each
+    share[met.argsort(descending=True, stable=True)[:left]] += 1
+    return share
+
+
+def place_in_class(labels: Tensor) -> Tensor:
+    """(N,) how many of the same class stand before each."""
+    order, counts = labels.argsort(stable=True), labels.bincount()
+    places = torch.arange(len(labels)) - (counts.cumsum(0) - counts)[labels[order]]
+    return torch.empty_like(places).index_copy_(0, order, places)
+
+
+def flat(tensors: Iterable[Tensor]) -> Tensor:
+    return torch.cat([tensor.flatten() for tensor in tensors])

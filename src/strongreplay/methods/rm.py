@@ -1,0 +1,215 @@
+"""Rainbow Memory (RM).
+
+Paper: Bang et al., "Rainbow Memory: Continual Learning with a Memory of Diverse Samples", 2021,
+https://arxiv.org/abs/2103.17230
+Reference: https://github.com/clovaai/rainbow-memory, the "offline" protocol; none of its code is used.
+After each task the memory is chosen anew from itself and the task: equally many of every class, from those
+that all perturbed copies agree on to those they dispute. Half of each later step is replayed, and all of it
+is augmented by AutoAugment and CutMix.
+Choices: the integer step between chosen samples, as in the reference, leaves out the most disputed ones;
+`spacing="linspace"` takes them in. The loss runs over the classes met so far, as with the reference's growing
+head; over all: `logits="all"`. The reference starts every task with a new head: `reset_head=True`.
+Differences from the reference: AutoAugment comes before crop and flip, which are part of the stream's view,
+so their black border is not changed by it; RandAugment has 2 operations at magnitude 9 of 30, which the
+reference does not fix; one-channel images are perturbed by geometry and inversion alone; a pass over the
+memory that runs out within a step goes on with the next, so every step replays equally many.
+"""
+
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim import Optimizer
+
+from strongreplay.augment.policy import Perturbation, auto_augment, cutmix, perturbations
+from strongreplay.memory import Memory, draw_distinct
+from strongreplay.methods.base import (
+    Draws,
+    Method,
+    MethodConfig,
+    Problem,
+    answer_all,
+    descend,
+    with_features,
+)
+from strongreplay.nets import seeded_init
+from strongreplay.types import Batch, Task, Terms
+
+Spacing = Literal["step", "linspace"]
+
+
+class Sample(NamedTuple):
+    images: Tensor
+    labels: Tensor
+
+
+class RMConfig(MethodConfig):
+    memory_size: int = Field(200, ge=1, description="samples kept, shared equally by all seen classes")
+    auto_augment: bool = Field(True, description="change images by the CIFAR-10 policy of AutoAugment")
+    cutmix: float = Field(0.5, ge=0, le=1, description="chance of a step to mix its images by CutMix")
+    perturbations: Literal["rand", "vr"] = Field(
+        "rand", description="what samples must withstand: twelve draws of RandAugment, or a fixed set"
+    )
+    spacing: Spacing = Field(
+        "step", description="chosen of the sorted samples: every n-th (reference) or both ends too"
+    )
+    logits: Literal["seen", "all"] = Field("seen", description="classes that compete in the loss")
+    reset_head: bool = Field(False, description="start each task with a new head (reference)")
+
+
+class RM(Method):
+    seen: Tensor
+
+    def __init__(self, net: nn.Module, problem: Problem, config: RMConfig | None = None) -> None:
+        super().__init__()
+        self.config = config or RMConfig()
+        self.net = with_features(net, "rm with reset_head") if self.config.reset_head else net
+        self.view, self.plain_view = problem.train_view, problem.test_view
+        self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+        self.passes = Passes(problem.generator("passes"))
+        self.augmenting = Draws(problem.generator("augmentation"))
+        self.mixing = Draws(problem.generator("cutmix"))
+        self.perturbing = Draws(problem.generator("perturbations"))
+        self.heads = Draws(problem.generator("heads"))
+        self.register_buffer("seen", torch.zeros(problem.num_classes, dtype=torch.bool))  # (C,)
+
+    def arriving(self, batch_size: int) -> int:
+        """All, until there is a memory; then the larger half, and the steps to come replay the other."""
+        self.passes.count = batch_size // 2
+        return batch_size - self.passes.count if len(self.memory) else batch_size
+
+    def begin_task(self, task: Task) -> Task:
+        if self.config.reset_head and self.seen.any():
+            self.renew_head()
+        self.seen[list(task.classes)] = True
+        return task
+
+    def renew_head(self) -> None:
+        """In place, and drawn on the host: the optimiser keeps its parameters, every device the same draw."""
+        head = with_features(self.net, "rm").head
+        with seeded_init(self.heads.generator):
+            fresh = nn.Linear(head.in_features, head.out_features, head.bias is not None)
+        head.load_state_dict(fresh.state_dict())
+
+    def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
+        images, labels, name = batch.images, batch.labels, "current"
+        if len(self.memory):
+            replayed = self.memory.take(self.passes.take(len(self.memory), len(batch)))
+            images, labels = torch.cat([images, replayed.images]), torch.cat([labels, replayed.labels])
+            name = "mixed"
+        return descend(optimizer, {name: self.loss(self.show(batch, images), labels)})
+
+    def show(self, batch: Batch, images: Tensor) -> Tensor:
+        """Arriving and replayed images as the net sees them."""
+        if self.config.auto_augment:
+            return self.view(auto_augment(images, self.augmenting.generator))
+        if len(images) == len(batch):
+            return batch.inputs
+        return torch.cat([batch.inputs, self.view(images[len(batch) :])])
+
+    def loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        mixes = torch.rand((), generator=self.mixing.generator) < self.config.cutmix  # on the host
+        if not mixes:
+            return cross_entropy(self.compete(self.net(inputs)), labels)
+        inputs, partners, share = cutmix(inputs, self.mixing.generator)
+        logits = self.compete(self.net(inputs))
+        return share * cross_entropy(logits, labels) + (1 - share) * cross_entropy(logits, labels[partners])
+
+    def compete(self, logits: Tensor) -> Tensor:
+        """Classes not met yet are out of the competition, unless no task has begun."""
+        if self.config.logits == "all":
+            return logits
+        return logits.masked_fill(~self.seen & self.seen.any(), -torch.inf)
+
+    def end_task(self, task: Task) -> None:
+        """Choose the memory anew, from itself and the task's images as they are."""
+        self.seen[list(task.classes)] = True
+        memory, train, num_old = self.memory, task.train, len(self.memory)
+        old = [memory.rows.labels.cpu()] if num_old else []
+        labels = torch.cat([*old, train.labels.cpu()])
+        doubts = torch.zeros(len(labels))  # the first task's samples are chosen by lot
+        if num_old and len(labels) > memory.capacity:
+            doubts = torch.cat([self.doubt(memory.rows.images), self.doubt(train.inputs)]).cpu()
+        quota = memory.capacity // int(self.seen.sum())
+        chosen = choose(labels, doubts, quota, memory.capacity, memory.generator, self.config.spacing)
+        if num_old:
+            memory.keep(chosen[chosen < num_old])
+        new, device = train.take(chosen[chosen >= num_old] - num_old), self.seen.device
+        if len(new):
+            memory.append(Sample(new.inputs.to(device), new.labels.to(device)))
+        self.passes.restart()
+
+    def doubt(self, images: Tensor) -> Tensor:
+        """(N,) how far the net's answers to perturbed copies of an image disagree."""
+        changes = perturbations(self.config.perturbations, images.shape[1])
+        votes = [answer_all(self.net, images, partial(self.perturbed, by=by), self.vote) for by in changes]
+        return disagreement(torch.stack(votes))
+
+    def perturbed(self, images: Tensor, by: Perturbation) -> Tensor:
+        return self.plain_view(by(images, self.perturbing.generator))
+
+    def vote(self, inputs: Tensor) -> Tensor:
+        return self.compete(self.net(inputs)).argmax(1)
+
+
+class Passes(nn.Module):
+    """Places in a memory, pass after pass over all of it, each pass in a new order."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        super().__init__()
+        self.generator = generator
+        self.count: int | None = None  # places a step; none: as many as arrive
+        self.restart()
+
+    def restart(self) -> None:
+        self.left = torch.empty(0, dtype=torch.int64)  # places of the pass under way, on the host
+
+    def take(self, population: int, arriving: int) -> Tensor:
+        count = arriving if self.count is None else self.count
+        while len(self.left) < count:
+            self.left = torch.cat([self.left, torch.randperm(population, generator=self.generator)])
+        taken, self.left = self.left[:count], self.left[count:]
+        return taken
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return {"generator": self.generator.get_state(), "count": self.count, "left": self.left.clone()}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        self.generator.set_state(state["generator"].cpu())
+        self.count, self.left = state["count"], state["left"].cpu()
+
+
+def disagreement(votes: Tensor) -> Tensor:
+    """(N,) the share of (A, N) votes that went against the most frequent one."""
+    agreeing = (votes[:, None] == votes).sum(1)  # (A, N) with each vote, itself included
+    return 1 - agreeing.amax(0) / len(votes)
+
+
+def choose(
+    labels: Tensor, doubts: Tensor, quota: int, capacity: int, generator: torch.Generator, spacing: Spacing
+) -> Tensor:
+    """`capacity` different rows in rising order, or all: of each class a quota that spans its doubts."""
+    if len(labels) <= capacity:
+        return torch.arange(len(labels))
+    order = torch.randperm(len(labels), generator=generator)
+    ranked = order[doubts[order].argsort(stable=True)]  # doubts are few values: the lot decides among equals
+    free = torch.ones(len(labels), dtype=torch.bool)
+    for label in labels.unique():
+        rows = ranked[labels[ranked] == label]
+        free[rows[positions(len(rows), quota, spacing)]] = False
+    rest = torch.nonzero(free).flatten()
+    missing = capacity - (len(labels) - len(rest))
+    free[rest[draw_distinct(len(rest), missing, generator)]] = False
+    return torch.nonzero(~free).flatten()
+
+
+def positions(count: int, quota: int, spacing: Spacing) -> Tensor:
+    """`quota` of `count` places: every n-th from the first, or evenly from the first to the last."""
+    if count <= quota:
+        return torch.arange(count)
+    if spacing == "step":
+        return torch.arange(quota) * (count // max(quota, 1))
+    return torch.arange(quota) * (count - 1) // max(quota - 1, 1)

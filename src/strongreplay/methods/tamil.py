@@ -1,0 +1,190 @@
+"""Task-specific Attention Modules in Lifelong learning (TAMiL).
+
+Paper: Bhat et al., "Task-Aware Information Routing from Common Representation Space in Lifelong Learning",
+2023, https://arxiv.org/abs/2302.11346
+Reference: the authors' code, NeurAI-Lab/TAMiL: two independent draws from memory; the averaged net sees both,
+though only its answer to the first is used, because its batch-norm statistics are made of them. Which net
+answers is our reading, the averaged one; the reference scores both, and so do we, as `predictors`.
+Differences from the reference: modules are made when a task ends, for the next, with initial weights that the
+averaged net shares, so the number of tasks need not be known, and one that is never used is left at the end.
+"""
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any, Literal, NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, linear, mse_loss
+from torch.optim import Optimizer
+
+from strongreplay.memory import Memory
+from strongreplay.methods.averaged import AveragedNet
+from strongreplay.methods.base import (
+    Draws,
+    Method,
+    Problem,
+    ReplayConfig,
+    descend,
+    replay_count,
+    with_features,
+)
+from strongreplay.nets import Classifier, seeded_init
+from strongreplay.types import Batch, Task, Terms
+
+
+class Sample(NamedTuple):
+    images: Tensor
+    labels: Tensor
+    tasks: Tensor  # (M,) number of the task that the sample was met in
+
+
+class TAMiLConfig(ReplayConfig):
+    memory_size: int = Field(200, ge=1, description="samples kept")
+    beta: float = Field(0.5, ge=0, description="weight of the loss on replayed labels")
+    penalty: float = Field(0.1, ge=0, description="weight of the distance to the averaged net's answers")
+    contrast: float = Field(0.1, ge=0, description="weight of how far this task's gate is from earlier ones")
+    code_size: int = Field(64, ge=1, description="hidden units of a task's attention module")
+    rate: float = Field(0.5, ge=0, le=1, description="odds of a step to move the averaged net")
+    decay: float = Field(0.99, ge=0, le=1, description="share of itself it keeps when moved, at most")
+    eval_net: Literal["averaged", "working"] = Field("averaged", description="the net that answers")
+
+
+class AttentiveNet(nn.Module):
+    """A classifier whose features pass a gate on their way to the head: that of one of the tasks met."""
+
+    def __init__(self, classifier: Classifier, code_size: int) -> None:
+        super().__init__()
+        self.classifier, self.code_size = classifier, code_size
+        self.attention = nn.ModuleList()
+        self.num_met = 1  # modules in use: those of tasks begun; the next task's waits behind them
+
+    def grow(self, generator: torch.Generator) -> None:
+        """Make the attention module of one more task."""
+        weight = self.classifier.head.weight
+        with seeded_init(generator):
+            encode = nn.Linear(weight.shape[1], self.code_size)
+            decode = nn.Linear(self.code_size, weight.shape[1])
+        module = nn.Sequential(encode, nn.ReLU(), decode, nn.Sigmoid())
+        self.attention.append(module.to(weight.device).requires_grad_(weight.requires_grad))
+
+    def gates(self, features: Tensor, first: int, last: int) -> Tensor:
+        """(K, B, D): what the modules from `first` to before `last` let through."""
+        chosen: list[Any] = list(self.attention)[first:last]
+        # All at once: a fifth quicker than one after another.
+        weight, bias = torch.cat([m[0].weight for m in chosen]), torch.cat([m[0].bias for m in chosen])
+        codes = linear(features, weight, bias).relu_().unflatten(1, (len(chosen), -1)).transpose(0, 1)
+        weight, bias = torch.stack([m[2].weight for m in chosen]), torch.stack([m[2].bias for m in chosen])
+        return torch.baddbmm(bias[:, None], codes, weight.transpose(1, 2)).sigmoid_()
+
+    def answer(self, features: Tensor, gate: Tensor) -> Tensor:
+        logits: Tensor = self.classifier.head(gate * features)
+        return logits
+
+    def forward(self, inputs: Tensor, tasks: Tensor | None = None) -> Tensor:
+        """Each sample through the gate of its task, or else through the one nearest to its features."""
+        features = self.classifier.features(inputs)
+        gates = self.gates(features, 0, self.num_met)
+        if tasks is None:
+            tasks = nearest(gates, features)
+        return self.answer(features, gates[tasks, torch.arange(len(tasks), device=tasks.device)])
+
+    def get_extra_state(self) -> int:
+        return self.num_met
+
+    def set_extra_state(self, state: int) -> None:
+        self.num_met = state
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # Children are loaded after this call, so there must be as many modules as the state has.
+        start = prefix + "attention."
+        count = len({key.removeprefix(start).split(".")[0] for key in state_dict if key.startswith(start)})
+        del self.attention[count:]
+        while len(self.attention) < count:
+            self.grow(torch.Generator())  # overwritten at once
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+class TAMiL(Method):
+    net: AttentiveNet
+
+    def __init__(self, net: nn.Module, problem: Problem, config: TAMiLConfig | None = None) -> None:
+        super().__init__()
+        self.config, self.view = config or TAMiLConfig(), problem.train_view
+        self.draws = Draws(problem.generator("attention"))
+        self.net = AttentiveNet(with_features(net, "tamil"), self.config.code_size)
+        self.net.grow(self.draws.generator)
+        updates = problem.generator("averaged updates")
+        self.averaged = AveragedNet(self.net, self.config.rate, self.config.decay, updates)
+        self.has_statistics = any(True for _ in net.buffers())
+        self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+
+    def begin_task(self, task: Task) -> Task:
+        self.net.num_met = self.averaged.copy.num_met = len(self.net.attention)
+        return task
+
+    def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
+        current = self.net.num_met - 1
+        add_missing(optimizer, self.net.attention[current])
+        terms = descend(optimizer, self.terms(batch, current))
+        tasks = batch.labels.new_full((len(batch),), current)
+        self.memory.add(Sample(batch.images, batch.labels, tasks))
+        self.averaged.follow()
+        return terms
+
+    def terms(self, batch: Batch, current: int) -> Terms:
+        net, features = self.net, self.net.classifier.features(batch.inputs)
+        gate = net.gates(features, current, current + 1)[0]
+        terms = {"current": cross_entropy(net.answer(features, gate), batch.labels)}
+        if current:
+            with torch.no_grad():
+                earlier = net.gates(features, 0, current)
+            terms["contrast"] = -self.config.contrast * difference(earlier, gate)
+        if len(self.memory):
+            terms |= self.replayed(replay_count(self.config, batch))
+        return terms
+
+    def replayed(self, count: int) -> Terms:
+        """Of two independent draws: the student finds its gates itself, the teacher is told the task."""
+        first, second = self.memory.sample(count), self.memory.sample(count)
+        inputs = self.view(first.images)
+        distance = mse_loss(self.net(inputs), self.averaged(inputs, first.tasks))
+        inputs = self.view(second.images)
+        if self.has_statistics:
+            with torch.no_grad():
+                self.averaged.copy.classifier.features(inputs)
+        return {
+            "consistency": self.config.penalty * distance,
+            "replay": self.config.beta * cross_entropy(self.net(inputs), second.labels),
+        }
+
+    def end_task(self, task: Task) -> None:
+        # Here, so that the next task's optimiser, made before the task begins, has the new module.
+        self.net.grow(self.draws.generator)
+        self.averaged.copy.attention.append(deepcopy(self.net.attention[-1]).requires_grad_(False))
+
+    def predict(self, inputs: Tensor) -> Tensor:
+        return self.predictors()[self.config.eval_net](inputs)
+
+    def predictors(self) -> dict[str, Callable[[Tensor], Tensor]]:
+        return {"averaged": self.averaged, "working": self.net}
+
+
+@torch.no_grad()
+def nearest(gates: Tensor, features: Tensor) -> Tensor:
+    """(B,) number of the gate closest to the features themselves, though no loss draws any gate there."""
+    return (gates - features).square_().mean(2).argmin(0)
+
+
+def difference(earlier: Tensor, gate: Tensor) -> Tensor:
+    """L1 distance of a gate's softmax to that of every earlier one: mean over samples, sum over gates."""
+    return (earlier.softmax(2) - gate.softmax(1)).abs().sum() / len(gate)
+
+
+def add_missing(optimizer: Optimizer, module: nn.Module) -> None:
+    """An optimiser kept from the task before does not know the new module yet."""
+    known = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    missing = [parameter for parameter in module.parameters() if id(parameter) not in known]
+    if missing:
+        optimizer.add_param_group({"params": missing, "lr": optimizer.param_groups[0]["lr"]})
