@@ -11,7 +11,7 @@ test: .venv/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 .venv/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -241,3 +241,14 @@ def test_a_dead_owner_holds_no_lock(tmp_path: Path) -> None:
     assert in_a_process(lambda: go_on(config, tmp_path, DiesAt(steps=2))) == -signal.SIGKILL
     assert (state_folder(tmp_path, config) / "lock").exists()
     assert in_a_process(lambda: go_on(config, tmp_path)) == 0
+
+
+def test_a_state_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    from strongreplay.errors import RunError
+
+    config = config_for("sgd")
+    state.write_checkpoint(
+        state_folder(tmp_path, config), {"method": {"net.body.1.weight": torch.ones(3)}}, {}
+    )
+    with pytest.raises(RunError, match=r"state-000001: does not fit this run .*; remove .*seed-0.state"):
+        run(config, out=tmp_path, resume=True)

@@ -117,7 +117,11 @@ class Keeper:
         course, found = self.course, read_newest(folder, self.course.watcher.told)
         if found is None:
             return
-        course.load(found.tree)
+        try:
+            course.load(found.tree)
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            reason = str(error).splitlines()[0]
+            raise RunError(f"{found.path}: does not fit this run ({reason}); remove {folder}") from None
         self.first_step = self.last_step = course.steps_done
         self.written = found.path
         course.watcher.told(
