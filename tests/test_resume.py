@@ -18,9 +18,10 @@ from strongreplay import course, state
 from strongreplay.config import RunConfig, resolve
 from strongreplay.course import Watcher
 from strongreplay.engine import Position
+from strongreplay.errors import ConfigError, RunError
 from strongreplay.methods import METHODS, Method
 from strongreplay.records import RunRecord
-from strongreplay.run import Interrupted, StoppedRun, run, state_folder
+from strongreplay.run import Every, Interrupted, Keeper, StoppedRun, run, state_folder
 from strongreplay.state import Tree, checkpoints, read_newest
 
 SETTINGS = {"data.tasks": 3, "train.epochs": 2, "train.first_epochs": None, "train.batch_size": 64}
@@ -225,7 +226,6 @@ def test_numbers_that_are_none_stop_a_run_and_the_last_finite_state_is_named(
 
 def test_the_same_run_twice_at_a_time_is_refused_with_the_owner_named(tmp_path: Path) -> None:
     config = config_for("sgd")
-    from strongreplay.errors import RunError
     from strongreplay.lock import locked
 
     with (
@@ -244,7 +244,6 @@ def test_a_dead_owner_holds_no_lock(tmp_path: Path) -> None:
 
 
 def test_a_state_that_does_not_fit_is_refused(tmp_path: Path) -> None:
-    from strongreplay.errors import RunError
 
     config = config_for("sgd")
     state.write_checkpoint(
@@ -252,3 +251,46 @@ def test_a_state_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(RunError, match=r"state-000001: does not fit this run .*; remove .*seed-0.state"):
         run(config, out=tmp_path, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "every"),
+    [
+        ("5m", Every(seconds=300)),
+        ("90s", Every(seconds=90)),
+        ("0.5h", Every(seconds=1800)),
+        ("20", Every(steps=20)),
+    ],
+)
+def test_intervals(text: str, every: Every) -> None:
+    assert Every.parse(text) == every
+
+
+@pytest.mark.parametrize("text", ["", "m", "-5m", "0", "1.5", "soon", "infs", "nanm"])
+def test_intervals_that_are_none(text: str) -> None:
+    with pytest.raises(ConfigError, match="--checkpoint-every takes 5m, 90s, 2h or a number of steps"):
+        Every.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("steps_total", "kept_at"),
+    [(1000, [300, 600, 900]), (500, [])],  # at a second a step
+)
+def test_long_runs_are_kept_every_five_minutes_without_being_told(
+    steps_total: int, kept_at: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, written = [0.0], list[int]()
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    whole = course.Course(config_for("sgd"), None, torch.device("cpu"), Watcher())
+    keeper = Keeper(whole, tmp_path, None)
+
+    def keep() -> None:
+        written.append(whole.steps_done)
+        keeper.last_time = clock[0]
+
+    monkeypatch.setattr(keeper, "keep", keep)
+    whole.steps_total = steps_total
+    for step in range(1, steps_total):
+        whole.steps_done, clock[0] = step, float(step)
+        keeper.pause()
+    assert written == kept_at
