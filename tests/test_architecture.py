@@ -22,7 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "meter": set(),
     "rates": set(),
     "records": BASE,
-    "recipes": {"records"},
+    "recipes": BASE | {"records"},
     "memory": TYPES,
     "data": TYPES,
     "augment": TYPES,

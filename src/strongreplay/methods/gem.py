@@ -82,9 +82,9 @@ class GEM(Method):
         losses = []
         for row, past in enumerate(zip(images.split(counts), labels.split(counts), strict=True)):
             losses.append(cross_entropy(self.net(self.view(past[0])), past[1]))
-            flat_gradient(losses[-1], parameters, out=gradients[row])
+            gradients[row] = flat_gradient(losses[-1], parameters)
         current = cross_entropy(self.net(batch.inputs), batch.labels)
-        flat_gradient(current, parameters, out=gradients[-1])
+        gradients[-1] = flat_gradient(current, parameters)
         descend_along(optimizer, parameters, correct(gradients, self.config.gamma, self.config.eps))
         return {"current": current.detach(), "replay": torch.stack(losses).detach().mean()}
 

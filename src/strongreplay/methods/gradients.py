@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import batch_norm, cross_entropy, unfold
 from torch.optim import Optimizer
@@ -39,24 +40,26 @@ def trainable(net: nn.Module) -> Parameters:
     return [parameter for parameter in net.parameters() if parameter.requires_grad]
 
 
+@torch.no_grad()
 def flat_weights(parameters: Parameters) -> Tensor:
     """(P,) a copy."""
-    return torch.cat([parameter.detach().flatten() for parameter in parameters])
+    # PyTorch's own helpers for flat vectors do in one call what takes a dozen from Python. A single tensor
+    # comes back uncopied, which nobody here may write into.
+    flat: Tensor = _flatten_dense_tensors(parameters)
+    return flat.clone() if len(parameters) == 1 else flat
 
 
-def flat_gradient(
-    loss: Tensor, parameters: Parameters, retain_graph: bool = False, out: Tensor | None = None
-) -> Tensor:
+def flat_gradient(loss: Tensor, parameters: Parameters, retain_graph: bool = False) -> Tensor:
     """(P,) zero where the loss does not reach."""
     parts = torch.autograd.grad(loss, parameters, retain_graph=retain_graph, materialize_grads=True)
-    return torch.cat([part.flatten() for part in parts], out=out)
+    flat: Tensor = _flatten_dense_tensors(parts)
+    return flat
 
 
 def descend_along(optimizer: Optimizer, parameters: Parameters, gradient: Tensor) -> None:
     """One step with a gradient that is given, not computed from a loss."""
-    parts = gradient.split_with_sizes([parameter.numel() for parameter in parameters])
-    for parameter, part in zip(parameters, parts, strict=True):
-        parameter.grad = part.view(parameter.shape)
+    for parameter, part in zip(parameters, _unflatten_dense_tensors(gradient, parameters), strict=True):
+        parameter.grad = part
     optimizer.step()
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, linear
+from torch.nn.functional import cross_entropy, linear, log_softmax
 from torch.optim import Optimizer
 
 from strongreplay.methods.base import (
@@ -135,7 +135,9 @@ def soften(logits: Tensor, mask: Tensor, temperature: float) -> Tensor:
 
 def distill(logits: Tensor, wanted: Tensor, mask: Tensor, temperature: float) -> Tensor:
     """Cross-entropy of softened answers with the wanted ones, averaged over the batch."""
-    return cross_entropy(torch.add(mask, logits, alpha=1 / temperature), wanted)
+    # As one product: PyTorch's cross-entropy with probabilities takes half as long again.
+    answers = log_softmax(torch.add(mask, logits, alpha=1 / temperature), 1)
+    return torch.dot(answers.view(-1), wanted.view(-1)) / -len(wanted)
 
 
 def to_unit(images: Tensor) -> Tensor:
