@@ -15,6 +15,8 @@ from typing import Any
 from strongreplay.errors import DataError
 
 FORMAT = 1
+DEEPEST = 32  # levels of a record; more would break those who walk through it, such as `flatten`
+PER_CENT = 100 + 1e-6  # with room for what a mean rounds up
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,32 +114,84 @@ def read_record(path: Path) -> RunRecord:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError(f"{path}: no such record; see the files in {path.parent}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path}: not readable as JSON ({error}); {remedy}") from None
-    if not isinstance(raw, dict) or not isinstance(raw.get("format"), int):
+    if not isinstance(raw, dict) or type(raw.get("format")) is not int:
         raise DataError(f"{path}: not a run record (no format number); {remedy}")
     if raw["format"] > FORMAT:
         raise DataError(f"{path}: record format {raw['format']} is newer than {FORMAT}; update strongreplay")
     try:
-        record = RunRecord(raw["config"], raw["results"], raw["measured"], raw["format"])
-        fits = all(
-            [isinstance(record.matrix(s), list) for s in record.settings]
-            + [record.stream, record.method, record.seed + 1]
-        )
+        _expect(_depth_fits(raw, DEEPEST), f"at most {DEEPEST} levels", "more")
+        # JSON can tell of infinities and halves of characters, which could not be written or shown again.
+        json.dumps(raw, allow_nan=False, ensure_ascii=False).encode()
+        check_config(raw["config"])
+        for setting, scores in raw["results"]["accuracy"].items():
+            check_scores(scores, f"accuracy of {setting}")
+        check_measured(raw["measured"])
+        return RunRecord(raw["config"], raw["results"], raw["measured"], raw["format"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(
             f"{path}: not a whole run record ({type(error).__name__}: {error}); {remedy}"
         ) from None
-    if not fits:
-        raise DataError(f"{path}: not a whole run record; {remedy}")
-    return record
+
+
+def _expect(holds: bool, rule: str, got: object) -> None:
+    if not holds:
+        raise ValueError(f"expected {rule}, got {str(got)[:80]}")
+
+
+def _depth_fits(value: Any, levels: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels > 0 and all(_depth_fits(part, levels - 1) for part in inner)
+
+
+def _is_number(value: object, limit: float) -> bool:
+    """A number that is small enough to count with; to Python, True is one too."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= limit
+
+
+def check_config(config: dict[str, Any]) -> None:
+    """What names and groups records must be there; the rest is checked by those who run it again."""
+    method = config["method"]
+    for key, name in (("stream", config["stream"]), ("method.name", method["name"])):
+        _expect(isinstance(name, str) and name != "", f"a name as {key}", name)
+    size = method.get("memory_size")
+    for key, value in (("seed", config["seed"]), ("method.memory_size", 0 if size is None else size)):
+        _expect(type(value) is int, f"a whole number as {key}", value)
+
+
+def check_scores(scores: dict[str, Any], where: str) -> None:
+    """A matrix of at least as many columns as rows, per cent or null, and numbers in per cent beside it."""
+    rows = scores["matrix"]
+    _expect(
+        isinstance(rows, list) and all(isinstance(row, list) and row for row in rows),
+        f"{where}: rows of numbers",
+        rows,
+    )
+    _expect(0 < len(rows) <= max(map(len, rows), default=0), f"{where}: a column for each row", rows)
+    numbers = {key: value for key, value in scores.items() if key not in ("matrix", "untrained")}
+    flat = [*(value for row in rows for value in row), scores["average_accuracy"], *numbers.values()]
+    for value in (*flat, *scores.get("untrained", ())):
+        _expect(value is None or _is_number(value, PER_CENT), f"{where}: per cent or null", value)
+
+
+def check_measured(measured: dict[str, Any]) -> None:
+    for key in ("phases", "versions", "hardware"):
+        _expect(isinstance(measured.get(key, {}), dict), f"a table of {key}", measured.get(key))
+    for name, phase in measured.get("phases", {}).items():
+        for key in ("seconds", "peak_memory_bytes"):
+            _expect(_is_number(phase[key], 2**63), f"a number as {key} of {name}", phase[key])
 
 
 def read_folder(paths: Iterable[Path]) -> tuple[list[RunRecord], list[str]]:
     """All records in files and folders, and a line for each JSON file that is none."""
     records, problems = [], []
     for path in paths:
-        found = sorted(path.rglob("*.json")) if path.is_dir() else [path]
+        try:
+            found = sorted(path.rglob("*.json")) if path.is_dir() else [path]
+        except OSError as error:
+            problems.append(f"{path}: cannot be searched ({error.strerror}); make it readable")
+            continue
         for file in found:
             try:
                 records.append(read_record(file))

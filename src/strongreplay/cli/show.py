@@ -120,7 +120,7 @@ def show_record(console: "Console", record: "RunRecord") -> None:
     console.rule(f"{record.stream}, {record.method}{size}, seed {record.seed}", align="left")
     for setting in record.settings:
         rows = record.matrix(setting)
-        table = Table(title=f"{TITLES[setting]}: accuracy (%) by task", title_justify="left")
+        table = Table(title=f"{TITLES.get(setting, setting)}: accuracy (%) by task", title_justify="left")
         table.add_column("after")
         for task in range(len(rows[-1])):
             table.add_column(f"{task + 1}", justify="right")

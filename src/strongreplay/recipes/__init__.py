@@ -6,12 +6,14 @@ one memory size. Keys are those of a run: `train.lr`, `method.alpha`, `net.width
 values come from.
 """
 
+import re
 import tomllib
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from strongreplay.errors import ConfigError
 from strongreplay.records import flatten
 
 
@@ -26,13 +28,67 @@ class Recipe:
     source: str = "defaults of the method; nothing published"
 
 
+def parse_recipe(text: str, where: str) -> dict[str, Any]:
+    """The tables of one recipe file, or a ConfigError; whether a setting exists is for the run to say."""
+    try:
+        table = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{where}: not readable as TOML ({error}); mend the file") from None
+    streams = table.get("streams")
+    if not isinstance(streams, list) or not streams or not all(isinstance(name, str) for name in streams):
+        raise _misfit(where, "streams", 'a list of names such as ["p-mnist"]', streams)
+    for section, held in table.items():
+        if section == "train":
+            _check_settings(held, f"{where}: [train]")
+        elif section == "source":
+            _check_source(held, where)
+        elif section != "streams":
+            _check_section(held, f"{where}: [{section}]")
+    return table
+
+
+def _check_section(section: Any, where: str, has_sizes: bool = True) -> None:
+    """Tables of settings, the source, and one level of memory sizes."""
+    if not isinstance(section, dict):
+        raise _misfit(where, "", "a table", section)
+    for key, value in section.items():
+        if key == "source":
+            _check_source(value, where)
+        elif not key.isdigit():
+            _check_settings(value, f"{where} {key}")
+        elif has_sizes and re.fullmatch("0|[1-9][0-9]{0,8}", key):  # as `str` writes it, so that it is found
+            _check_section(value, f"{where} {key}", has_sizes=False)
+        else:
+            raise _misfit(where, "a memory size", "a number such as 200 straight below the method", key)
+
+
+def _check_settings(settings: Any, where: str) -> None:
+    """A flat table: a setting is named by its section and its key, so there is nothing deeper."""
+    if not isinstance(settings, dict):
+        raise _misfit(where, "", "a table of settings such as train.lr = 0.1", settings)
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            raise _misfit(where, key, "a value", value)
+
+
+def _check_source(source: Any, where: str) -> None:
+    if not isinstance(source, str):
+        raise _misfit(where, "source", "a text", source)
+
+
+def _misfit(where: str, key: str, rule: str, got: object) -> ConfigError:
+    # Of what is no text the type is told: tables may be too deep and numbers too long to be shown.
+    shown = repr(got[:60]) if isinstance(got, str) else f"a value of type {type(got).__name__}"
+    return ConfigError(f"{where}: {f'{key} ' if key else ''}must be {rule}, got {shown}; mend the file")
+
+
 @cache
 def read_recipes() -> dict[str, dict[str, Any]]:
     """The parsed file of each stream."""
     tables: dict[str, dict[str, Any]] = {}
     for file in sorted(files(__package__).iterdir(), key=lambda file: file.name):
         if file.name.endswith(".toml"):
-            table = tomllib.loads(file.read_text(encoding="utf-8"))
+            table = parse_recipe(file.read_text(encoding="utf-8"), file.name)
             for stream in table.pop("streams"):  # a second file may add methods to some streams of a first
                 tables[stream] = tables.get(stream, {}) | table
     return tables

@@ -70,7 +70,8 @@ def group_records(records: Iterable[RunRecord]) -> list[Group]:
 
 
 def rank(group: Group) -> tuple[str, int, float]:
-    accuracy = group.score(group.records[0].settings[0], "average_accuracy")
+    settings = group.records[0].settings  # none where a run stopped before its first task was learnt
+    accuracy = group.score(settings[0], "average_accuracy") if settings else None
     return group.stream, group.memory_size or 0, accuracy.mean if accuracy else 0.0
 
 
