@@ -190,6 +190,18 @@ def test_a_watcher_hears_of_every_step_and_task() -> None:
     )  # class sizes differ a little; the estimate is of the first task
 
 
+def test_every_net_of_a_method_is_in_the_record() -> None:
+    def of(net: str) -> RunRecord:
+        return run(resolve("split-digits", "clser", 20, settings=QUICK | {"method.eval_net": net}))
+
+    stable, working = of("stable"), of("working")
+    assert list(stable.nets) == ["stable", "plastic", "working"]
+    assert stable.nets == working.nets
+    for record, net in ((stable, "stable"), (working, "working")):
+        assert record.results["accuracy"] == record.nets[net]
+    assert stable.results["accuracy"] != working.results["accuracy"]
+
+
 def test_a_long_first_task_and_kept_momentum() -> None:
     made = list[int]()
 

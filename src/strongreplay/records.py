@@ -52,6 +52,12 @@ class RunRecord:
         rows: list[list[float | None]] = self.results["accuracy"][setting]["matrix"]
         return rows
 
+    @property
+    def nets(self) -> dict[str, Any]:
+        """Where a method has several nets that can answer: what each scored, as `accuracy` has it."""
+        found: dict[str, Any] = self.results.get("accuracy_of", {})
+        return found
+
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1, allow_nan=False) + "\n"
 

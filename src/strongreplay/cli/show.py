@@ -135,6 +135,10 @@ def show_record(console: "Console", record: "RunRecord") -> None:
         }
         told = (f"{key.replace('_', ' ')} {value:.2f}" for key, value in scores.items() if value is not None)
         console.print(", ".join(told), highlight=False)
+        nets = {name: scores[setting]["average_accuracy"] for name, scores in record.nets.items()}
+        if nets:
+            told = (f"{name} {value:.2f}" for name, value in nets.items() if value is not None)
+            console.print(f"average accuracy of each net: {', '.join(told)}", highlight=False)
     settings = (f"{key}={value}" for key, value in flatten(record.config).items())
     console.print(f"settings: {', '.join(settings)}", highlight=False, soft_wrap=True)
     measured = record.measured
