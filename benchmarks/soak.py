@@ -20,7 +20,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-LONGEST, SHORTEST = 40.0, 6.0  # seconds between kills, on average, at the beginning and at the end
+LONGEST, SHORTEST = 40.0, 10.0  # seconds between kills, on average, at the beginning and at the end
 
 
 @dataclass
