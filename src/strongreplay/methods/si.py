@@ -54,7 +54,7 @@ class SI(Method):
         parameters = trainable(self.net)
         of_task = flat_gradient(current, parameters)
         penalty, pull = quadratic_pull(parameters, self.anchor, self.importance, self.config.c)
-        total = of_task.add(pull, alpha=2 * self.config.c)
+        total = torch.add(of_task, pull, alpha=2 * self.config.c, out=pull)
         if self.config.clip is not None:
             total.clamp_(-self.config.clip, self.config.clip)
         before = None if is_plain(optimizer) else flat_weights(parameters)
