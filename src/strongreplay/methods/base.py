@@ -107,13 +107,13 @@ class OldNet(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
-def descend(optimizer: Optimizer, terms: Terms, decayed: nn.Module | None = None, l2: float = 0.0) -> Terms:
-    """One step down the sum of the terms, and of l2 times a net's squared weights; all come back detached."""
+def descend(optimizer: Optimizer, terms: Terms, l2: float = 0.0) -> Terms:
+    """One step down the sum of the terms, and of l2 times all squared weights; all come back detached."""
     optimizer.zero_grad()
     reduce(torch.add, terms.values()).backward()
     found = {name: term.detach() for name, term in terms.items()}
-    if decayed is not None and l2:
-        found["l2"] = add_decay(list(decayed.parameters()), l2)
+    if l2:
+        found["l2"] = add_decay([p for group in optimizer.param_groups for p in group["params"]], l2)
     optimizer.step()
     return found
 

@@ -80,7 +80,7 @@ class ICaRL(Method):
             targets = torch.where(self.current, targets, self.old_net(batch.inputs).sigmoid())
         terms = {"binary": binary(logits, targets, self.old | self.current)}
         self.means = None
-        return descend(optimizer, terms, self.net, self.config.l2)
+        return descend(optimizer, terms, self.config.l2)
 
     def end_task(self, task: Task) -> None:
         self.old_net.take()

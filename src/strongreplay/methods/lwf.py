@@ -68,8 +68,8 @@ class LwF(Method):
         terms = {"current": cross_entropy(logits + self.only_seen, batch.labels)}
         if self.targets is not None and config.alpha:
             wanted = self.targets.index_select(0, batch.rows)
-            terms["distillation"] = config.alpha * distill(logits, wanted, self.only_old, config.temperature)
-        return descend(optimizer, terms, self.net, config.l2)
+            terms["distillation"] = distill(logits, wanted, self.only_old, config.temperature, config.alpha)
+        return descend(optimizer, terms, config.l2)
 
     def begin_task(self, task: Task) -> Task:
         if self.old.any():
@@ -133,11 +133,11 @@ def soften(logits: Tensor, mask: Tensor, temperature: float) -> Tensor:
     return torch.add(mask, logits, alpha=1 / temperature).softmax(1)
 
 
-def distill(logits: Tensor, wanted: Tensor, mask: Tensor, temperature: float) -> Tensor:
-    """Cross-entropy of softened answers with the wanted ones, averaged over the batch."""
+def distill(logits: Tensor, wanted: Tensor, mask: Tensor, temperature: float, weight: float = 1) -> Tensor:
+    """Weighted cross-entropy of softened answers with the wanted ones, averaged over the batch."""
     # As one product: PyTorch's cross-entropy with probabilities takes half as long again.
     answers = log_softmax(torch.add(mask, logits, alpha=1 / temperature), 1)
-    return torch.dot(answers.view(-1), wanted.view(-1)) / -len(wanted)
+    return torch.dot(answers.view(-1), wanted.view(-1)) * (-weight / len(wanted))
 
 
 def to_unit(images: Tensor) -> Tensor:
