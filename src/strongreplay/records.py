@@ -190,11 +190,12 @@ def check_measured(measured: dict[str, Any]) -> None:
 
 
 def read_folder(paths: Iterable[Path]) -> tuple[list[RunRecord], list[str]]:
-    """All records in files and folders, and a line for each JSON file that is none."""
+    """All records in files and folders, and a line for each JSON file that is none; states are left alone."""
     records, problems = [], []
     for path in paths:
         try:
-            found = sorted(path.rglob("*.json")) if path.is_dir() else [path]
+            inside = (file for file in path.rglob("*.json") if not is_in_state(file))
+            found = sorted(inside) if path.is_dir() else [path]
         except OSError as error:
             problems.append(f"{path}: cannot be searched ({error.strerror}); make it readable")
             continue
@@ -204,3 +205,8 @@ def read_folder(paths: Iterable[Path]) -> tuple[list[RunRecord], list[str]]:
             except DataError as error:
                 problems.append(str(error))
     return records, problems
+
+
+def is_in_state(file: Path) -> bool:
+    """Checkpoints of stopped runs lie beside the records, and have JSON of their own."""
+    return any(parent.suffix == ".state" for parent in file.parents)

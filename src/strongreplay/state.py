@@ -173,6 +173,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
     try:
         tensors = parse_tensors(tensors_bytes)
         tree = unpack(json.loads(tree_bytes), tensors)
+        if not isinstance(tree, dict):
+            raise TypeError("the tree is no dict")
     except (SafetensorError, ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
         raise DataError(f"{path}: not a checkpoint of this package ({error}); remove the folder") from None
     return Checkpoint(path, manifest, migrate(manifest["format"], tree))

@@ -52,6 +52,13 @@ def test_the_state_can_be_inspected_and_verified(stopped: Path) -> None:
     assert "good" in ser(stopped, "state", "verify", "out").stdout
 
 
+def test_states_are_no_records_and_no_damaged_ones_either(stopped: Path) -> None:
+    told = ser(stopped, "compare", "out")
+    assert told.returncode == 1
+    assert "no records in out" in told.stderr
+    assert "manifest.json" not in told.stderr
+
+
 def test_a_second_signal_leaves_at_once_and_the_last_checkpoint_is_good(tmp_path: Path) -> None:
     process = start(tmp_path, *RUN, *LONG, "--checkpoint-every", "5")
     wait_for(tmp_path, "manifest.json")
