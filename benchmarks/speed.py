@@ -76,13 +76,13 @@ BARE = {
     "ser": Bare(((1, 1),), free=(1,), distances=2),
     "oewc": Bare(((1,),)),
     "si": Bare(((1,),)),
-    "lwf": Bare(((1,),)),
+    "lwf": Bare(((1,),), distances=1),
     "agem": Bare(((1,), (1,))),
     "gem": Bare(((SHARE,), (SHARE,), (SHARE,), (SHARE,), (1,))),
     "fdr": Bare(((1,), (1,)), num_steps=2),
     "ert": Bare(((2,),)),
     "hal": Bare(((2,), (ANCHORS,)), free=(ANCHORS, 1)),
-    "clser": Bare(((2, 1),), free=(1, 1)),
+    "clser": Bare(((2, 1),), free=(1, 1), distances=1),
     "tamil": Bare(((1, 1, 1),), free=(1,), distances=1),
 }
 
