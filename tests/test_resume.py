@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from strongreplay.course import Watcher
 from strongreplay.engine import Position
 from strongreplay.errors import ConfigError, RunError
 from strongreplay.methods import METHODS, Method
-from strongreplay.records import RunRecord
+from strongreplay.records import RunRecord, fingerprint
 from strongreplay.run import Every, Interrupted, Keeper, StoppedRun, run, state_folder
 from strongreplay.state import Tree, checkpoints, read_newest
 
@@ -244,11 +245,13 @@ def test_a_dead_owner_holds_no_lock(tmp_path: Path) -> None:
 
 
 def test_a_state_that_does_not_fit_is_refused(tmp_path: Path) -> None:
-
     config = config_for("sgd")
-    state.write_checkpoint(
-        state_folder(tmp_path, config), {"method": {"net.body.1.weight": torch.ones(3)}}, {}
-    )
+    place, own = state_folder(tmp_path, config), {"config_hash": fingerprint(config.to_dict())}
+    state.write_checkpoint(place, {"method": {}}, {"config_hash": "another"})
+    with pytest.raises(RunError, match=r"state-000001: belongs to another configuration than"):
+        run(config, out=tmp_path, resume=True)
+    shutil.rmtree(place)
+    state.write_checkpoint(place, {"method": {"net.body.1.weight": torch.ones(3)}}, own)
     with pytest.raises(RunError, match=r"state-000001: does not fit this run .*; remove .*seed-0.state"):
         run(config, out=tmp_path, resume=True)
 

@@ -18,7 +18,7 @@ from strongreplay.course import Course, Scores, Watcher
 from strongreplay.engine import NonFiniteError
 from strongreplay.errors import ConfigError, RunError
 from strongreplay.lock import locked
-from strongreplay.records import RunRecord, record_path
+from strongreplay.records import RunRecord, fingerprint, record_path
 from strongreplay.state import read_newest, write_checkpoint
 
 __all__ = ["Every", "Interrupted", "Scores", "StoppedRun", "Watcher", "find_device", "run", "state_folder"]
@@ -117,6 +117,9 @@ class Keeper:
         course, found = self.course, read_newest(folder, self.course.watcher.told)
         if found is None:
             return
+        expected = fingerprint(course.config.to_dict())
+        if found.manifest.get("config_hash") != expected:
+            raise RunError(f"{found.path}: belongs to another configuration than {expected}; remove {folder}")
         try:
             course.load(found.tree)
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
@@ -162,6 +165,7 @@ class Keeper:
         course = self.course
         return {
             "config": course.config.to_dict(),
+            "config_hash": fingerprint(course.config.to_dict()),
             "recipe": course.config.source,
             "step": course.steps_done,
             "steps_expected": course.steps_total,
