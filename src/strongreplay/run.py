@@ -169,7 +169,7 @@ class Keeper:
             "recipe": course.config.source,
             "step": course.steps_done,
             "steps_expected": course.steps_total,
-            "task": course.index + 1,
+            "task": min(course.index + 1, len(course.lessons)),
             "tasks": len(course.lessons),
             "threads": torch.get_num_threads(),
             "device": str(course.device),
