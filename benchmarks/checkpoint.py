@@ -7,7 +7,6 @@ Beside it stands the time of copying as many bytes to the same disk with a sync,
 """
 
 import argparse
-import os
 import shutil
 import subprocess
 import sys
@@ -21,7 +20,7 @@ import torch
 from strongreplay.data.views import scale
 from strongreplay.methods import SER, SERConfig
 from strongreplay.nets import build_net
-from strongreplay.state import pack, read_checkpoint, write_checkpoint
+from strongreplay.state import pack, read_checkpoint, write_checkpoint, write_synced
 from strongreplay.types import Batch, Problem, Split, Task, derive_generator
 
 
@@ -42,13 +41,6 @@ def timed(work: object) -> float:
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
-
-
-def copy_bytes(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def time_to_go_on(folder: Path) -> tuple[float, float]:
@@ -92,7 +84,7 @@ def main() -> None:
             writes.append(timed(lambda: write_checkpoint(folder / "run.state", state, {})))
             newest = sorted(folder.glob("run.state/state-*"))[-1]
             reads.append(timed(lambda newest=newest: read_checkpoint(newest)))
-            copies.append(timed(lambda: copy_bytes(folder / "copy", bytes(num_bytes))))
+            copies.append(timed(lambda: write_synced(folder / "copy", bytes(num_bytes))))
         on_disk = sum(file.stat().st_size for file in newest.iterdir())
         shutil.rmtree(folder / "run.state")
         print(f"tensors {num_bytes / 1e6:.1f} MB, on disk {on_disk / num_bytes:.4f} times that")

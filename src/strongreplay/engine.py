@@ -4,8 +4,7 @@ Whole batches move: an epoch is one permutation, a batch one gather. The terms o
 device and are read once an epoch, which is also when a non-finite one is found and its step named.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import ceil, isfinite
 from typing import Any
@@ -15,7 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from strongreplay.errors import RunError
-from strongreplay.methods.base import Method
+from strongreplay.methods.base import Method, evaluation_mode
 from strongreplay.rates import Rate
 from strongreplay.types import Batch, Split, Task, Terms, View
 
@@ -146,19 +145,6 @@ def mean_terms(steps: list[Terms], where: str) -> dict[str, float]:
     return {name: sum(series) / len(series) for name, series in sums.items()}
 
 
-@contextmanager
-def evaluating(method: Method) -> Iterator[None]:
-    """Evaluation mode inside, every module's own mode afterwards."""
-    modes = [(module, module.training) for module in method.modules()]
-    method.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module, training in modes:
-            module.training = training
-
-
 def evaluate(
     method: Method,
     split: Split,
@@ -175,7 +161,7 @@ def evaluate(
     device = next(method.parameters()).device
     correct = torch.zeros(len(candidates), dtype=torch.int64, device=device)
     columns = [torch.tensor(classes, device=device) for classes in candidates]
-    with evaluating(method):
+    with torch.no_grad(), evaluation_mode(method):
         for images, labels in zip(
             split.inputs.split(batch_size), split.labels.split(batch_size), strict=True
         ):

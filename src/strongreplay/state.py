@@ -154,6 +154,11 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: path.name, reverse=True)
 
 
+def folders_with_state(folder: Path) -> list[Path]:
+    """The folder itself or those of runs inside it, if they have checkpoints."""
+    return [path for path in [folder, *sorted(folder.rglob("*.state"))] if checkpoints(path)]
+
+
 def read_newest(folder: Path, tell: Callable[[str], None] = lambda text: None) -> Checkpoint | None:
     """The newest checkpoint that is whole; `tell` hears of each that is not."""
     for path in checkpoints(folder):

@@ -13,11 +13,11 @@ Folder = Annotated[Path, typer.Argument(help="A checkpoint, a run's .state folde
 
 def find(folder: Path) -> list[Path]:
     """Every checkpoint in there, the newest of each run first."""
-    from strongreplay.state import MANIFEST, checkpoints
+    from strongreplay.state import MANIFEST, checkpoints, folders_with_state
 
     if (folder / MANIFEST).exists():
         return [folder]
-    found = [path for place in [folder, *sorted(folder.rglob("*.state"))] for path in checkpoints(place)]
+    found = [path for place in folders_with_state(folder) for path in checkpoints(place)]
     if not found:
         raise DataError(f"{folder}: no checkpoints in there; a run keeps some with --checkpoint-every")
     return found

@@ -90,9 +90,9 @@ def resume_command(
 
     from strongreplay.config import config_of
     from strongreplay.run import find_device, state_folder
-    from strongreplay.state import checkpoints, read_manifest
+    from strongreplay.state import checkpoints, folders_with_state, read_manifest
 
-    stopped = [path for path in [folder, *sorted(folder.rglob("*.state"))] if checkpoints(path)]
+    stopped = folders_with_state(folder)
     if not stopped:
         raise ConfigError(f"{folder}: no stopped run in there; see: ser run --help")
     for path in stopped:

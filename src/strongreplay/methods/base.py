@@ -189,6 +189,15 @@ def share_of_memory(method: str, memory_size: int, problem: Problem) -> int:
     return memory_size // problem.num_tasks
 
 
+def check_one_a_class(method: str, memory_size: int, problem: Problem) -> None:
+    """Some methods cannot do without a sample of every class."""
+    if memory_size < problem.num_classes:
+        raise ConfigError(
+            f"{method} needs one sample a class: memory_size must be >= {problem.num_classes}, "
+            f"got {memory_size}"
+        )
+
+
 __all__ = [
     "Draws",
     "Method",
@@ -197,6 +206,7 @@ __all__ = [
     "Problem",
     "ReplayConfig",
     "answer_all",
+    "check_one_a_class",
     "descend",
     "evaluation_mode",
     "load_late",

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, normalize, one_hot
 from torch.optim import Optimizer
 
-from strongreplay.errors import ConfigError
 from strongreplay.memory import Memory, first_of_each, herd
 from strongreplay.methods.base import (
     Method,
@@ -25,6 +24,7 @@ from strongreplay.methods.base import (
     OldNet,
     Problem,
     answer_all,
+    check_one_a_class,
     descend,
     with_features,
 )
@@ -52,11 +52,7 @@ class ICaRL(Method):
     def __init__(self, net: nn.Module, problem: Problem, config: ICaRLConfig | None = None) -> None:
         super().__init__()
         self.config = config or ICaRLConfig()
-        if self.config.memory_size < problem.num_classes:
-            raise ConfigError(
-                f"icarl needs one exemplar a class: memory_size must be >= {problem.num_classes}, "
-                f"got {self.config.memory_size}"
-            )
+        check_one_a_class("icarl", self.config.memory_size, problem)
         self.net, self.old_net = with_features(net, "icarl"), OldNet(net)
         self.plain_view = problem.test_view
         self.memory = Memory(Exemplar, self.config.memory_size, problem.generator("memory"))

@@ -33,6 +33,7 @@ from strongreplay.methods.base import (
     Problem,
     ReplayConfig,
     answer_all,
+    check_one_a_class,
     descend,
     evaluation_mode,
     replay_count,
@@ -76,11 +77,7 @@ class LVT(Method):
     def __init__(self, net: nn.Module, problem: Problem, config: LVTConfig | None = None) -> None:
         super().__init__()
         self.config = config or LVTConfig()
-        if self.config.memory_size < problem.num_classes:
-            raise ConfigError(
-                f"lvt needs one sample a class: memory_size must be >= {problem.num_classes}, "
-                f"got {self.config.memory_size}"
-            )
+        check_one_a_class("lvt", self.config.memory_size, problem)
         self.net = with_attention(net)
         self.old_net = OldNet(net) if self.config.teacher == "frozen" else None
         self.view, self.plain_view = problem.train_view, problem.test_view

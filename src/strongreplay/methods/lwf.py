@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy, linear, log_softmax
 from torch.optim import Optimizer
 
 from strongreplay.methods.base import (
+    Draws,
     Method,
     MethodConfig,
     Problem,
@@ -54,7 +55,7 @@ class LwF(Method):
         super().__init__()
         self.net, self.config = with_features(net, "lwf"), config or LwFConfig()
         self.view, self.plain_view = problem.train_view, problem.test_view
-        self.generator = problem.generator("warm-up")
+        self.draws = Draws(problem.generator("warm-up"))
         no_class = torch.zeros(problem.num_classes, dtype=torch.bool)
         self.register_buffer("old", no_class)  # (C,) classes of finished tasks
         # Both (C,), made once a task: to be added to logits. All classes are open while no task has begun.
@@ -96,7 +97,7 @@ class LwF(Method):
         optimizer = torch.optim.SGD(new_rows, lr=self.config.warmup_lr)
         with evaluation_mode(self.net):
             for _ in range(self.config.warmup_epochs):
-                order = rows[torch.randperm(len(rows), generator=self.generator).to(rows.device)]
+                order = rows[torch.randperm(len(rows), generator=self.draws.generator).to(rows.device)]
                 for chosen in order.split(self.config.warmup_batch_size):
                     with torch.no_grad():
                         features = self.net.features(self.view(train.inputs[chosen]))
@@ -109,12 +110,6 @@ class LwF(Method):
     def end_task(self, task: Task) -> None:
         self.old[list(task.classes)] = True
         self.targets = None
-
-    def get_extra_state(self) -> dict[str, Any]:
-        return {"generator": self.generator.get_state()}
-
-    def set_extra_state(self, state: dict[str, Any]) -> None:
-        self.generator.set_state(state["generator"].cpu())
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         load_late(self, state_dict, prefix, "targets")
