@@ -38,7 +38,7 @@ Ready = list[dict[float, tuple[Tensor, Tensor]]]  # a few steps' worth: data of 
 
 @dataclass(frozen=True)
 class Case:
-    """A net, the images it sees, and how many steps make a block."""
+    """A net, the images it sees, how many steps make a block, and how long the tasks before were."""
 
     net: str
     width: int
@@ -46,12 +46,13 @@ class Case:
     batch_size: int
     block: int
     rounds: int
+    past: int  # steps of a finished task; the less a reservoir has seen, the more it writes
 
 
 CASES = {
-    "mlp": Case("mlp", 100, (1, 28, 28), 128, 60, 15),
-    "resnet20": Case("resnet18", 20, (3, 32, 32), 32, 4, 5),
-    "resnet64": Case("resnet18", 64, (3, 32, 32), 32, 1, 5),
+    "mlp": Case("mlp", 100, (1, 28, 28), 128, 20, 60, 94),  # a task of seq-mnist has 94
+    "resnet20": Case("resnet18", 20, (3, 32, 32), 32, 4, 5, 4),
+    "resnet64": Case("resnet18", 64, (3, 32, 32), 32, 1, 5, 1),
 }
 
 
@@ -148,7 +149,7 @@ def step_ratio(name: str, case: Case) -> dict[str, float]:
     view, plain = views(case)
     method = make_method(name, case, view, plain)
     for index in range(4):
-        learn(method, make_task(case, case.block, index), case, view)
+        learn(method, make_task(case, case.past, index), case, view)
     task = method.begin_task(make_task(case, case.block, 4))
     # What happens once a task is not part of a step.
     method.begin_task = lambda task: task  # type: ignore[method-assign]

@@ -17,7 +17,7 @@ from strongreplay.data import files
 from strongreplay.engine import Position
 from strongreplay.errors import ConfigError
 from strongreplay.records import RunRecord
-from strongreplay.run import Scores, StoppedRun, Watcher, find_device, run
+from strongreplay.run import Scores, StoppedRun, Watcher, find_device, run, source_commit
 
 QUICK = {"train.epochs": 2}
 
@@ -223,3 +223,21 @@ def test_devices() -> None:
     assert find_device("auto").type in ("cpu", "cuda", "mps")
     with pytest.raises(ConfigError, match=r"device 'abacus' is not available; this machine has .*cpu"):
         find_device("abacus")
+
+
+def test_a_record_names_the_commit_of_the_code(tmp_path: Path) -> None:
+    def git(*arguments: str) -> str:
+        who = ("-c", "user.name=t", "-c", "user.email=t@example.org")
+        command = ["git", "-C", str(tmp_path), *who, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    assert source_commit(tmp_path) == {}, "not a clone"
+    git("init", "--quiet")
+    (tmp_path / "code.py").write_text("1\n")
+    git("add", "code.py")
+    git("commit", "--quiet", "-m", "first")
+    git("tag", "v9")
+    commit = git("rev-parse", "--short=12", "HEAD")
+    assert source_commit(tmp_path) == {"commit": commit}
+    (tmp_path / "code.py").write_text("2\n")
+    assert source_commit(tmp_path) == {"commit": f"{commit}-dirty"}

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import subprocess
 import sys
 import time
 from contextlib import nullcontext
@@ -208,7 +209,7 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
     """Versions and hardware, for the record."""
     packages = {"strongreplay": __version__, "python": platform.python_version(), "torch": torch.__version__}
     return {
-        "versions": packages | {"numpy": np.__version__},
+        "versions": packages | {"numpy": np.__version__} | source_commit(),
         "hardware": {
             "system": f"{platform.system()} {platform.machine()}",
             "processor": processor_name(),
@@ -217,6 +218,18 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         },
     }
+
+
+def source_commit(clone: Path = CLONE) -> dict[str, str]:
+    """The commit this code is of, `-dirty` if it was changed since; nothing where it is not a clone."""
+    if not (clone / ".git").exists():  # above an installed package may lie somebody else's
+        return {}
+    command = ["git", "-C", str(clone), "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return {"commit": found.stdout.strip()}
 
 
 def processor_name() -> str:

@@ -48,6 +48,7 @@ def project(gradient: Tensor, reference: Tensor) -> Tensor:
 class AGEM(Method):
     def __init__(self, net: nn.Module, problem: Problem, config: AGEMConfig | None = None) -> None:
         super().__init__()
+        self.weights = trainable(net)
         self.net, self.config, self.view = net, config or AGEMConfig(), problem.train_view
         self.share = share_of_memory("agem", self.config.memory_size, problem)
         self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
@@ -56,7 +57,7 @@ class AGEM(Method):
         current = cross_entropy(self.net(batch.inputs), batch.labels)
         if len(self.memory) == 0:
             return descend(optimizer, {"current": current})
-        parameters = trainable(self.net)
+        parameters = self.weights
         gradient = flat_gradient(current, parameters)
         replayed = self.memory.sample(replay_count(self.config, batch))
         replay = cross_entropy(self.net(self.view(replayed.images)), replayed.labels)

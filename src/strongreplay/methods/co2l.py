@@ -14,12 +14,14 @@ first by tasks, which differs only where tasks have unequally many; images are s
 methods; `augment.contrast` says what differs in the views.
 """
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, normalize
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import cross_entropy, log_softmax, normalize
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import MultiStepLR
 
@@ -192,9 +194,29 @@ class Co2L(Method):
         return logits
 
 
+class Similarities(Function):
+    """(n, n) products of every vector with all others; a softmax of a row gives itself no part.
+
+    The gradient is (G + G')V, one product of matrices where autograd would make two.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, vectors: Tensor) -> Tensor:
+        ctx.save_for_backward(vectors)
+        return (vectors @ vectors.t()).fill_diagonal_(NO_PART)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (vectors,) = ctx.saved_tensors
+        both: Tensor = (gradient + gradient.t()).fill_diagonal_(0)
+        moved: Tensor = both @ vectors
+        return moved
+
+
 def similarities(vectors: Tensor) -> Tensor:
-    """(n, n) products of every vector with all others; a softmax of a row gives itself no part."""
-    return (vectors @ vectors.t()).fill_diagonal_(NO_PART)
+    relations: Tensor = Similarities.apply(vectors)  # type: ignore[no-untyped-call]
+    return relations
 
 
 def contrast(relations: Tensor, labels: Tensor, anchors: Tensor, temperature: float) -> Tensor:
@@ -202,14 +224,21 @@ def contrast(relations: Tensor, labels: Tensor, anchors: Tensor, temperature: fl
 
     The mean is over all vectors, anchors or not. Every one has another of its label: its image's other view.
     """
-    same = (labels[:, None] == labels).to(relations.dtype).fill_diagonal_(0)
-    wanted = same * (anchors / same.sum(1))[:, None]
-    return temperature / BASE_TEMPERATURE * cross_entropy(relations / temperature, wanted)
+    numbers = labels.to(relations.dtype)  # compared straight into numbers: a tenth of the time through bools
+    wanted = torch.eq(numbers[:, None], numbers, out=torch.empty_like(relations)).fill_diagonal_(0)
+    wanted.mul_((anchors / wanted.sum(1))[:, None])
+    return temperature / BASE_TEMPERATURE * divergence(relations, wanted, temperature)
 
 
 def distil(relations: Tensor, old: Tensor, kappa: float, teacher_kappa: float) -> Tensor:
     """Instance-wise relation distillation: each vector wants others as near as the old net put them."""
-    return cross_entropy(relations / kappa, (old / teacher_kappa).softmax(1))
+    return divergence(relations, (old / teacher_kappa).softmax(1), kappa)
+
+
+def divergence(relations: Tensor, wanted: Tensor, temperature: float) -> Tensor:
+    """Cross-entropy with wanted shares, the mean over rows; as one product it takes fewer passes."""
+    answers = log_softmax(relations / temperature, 1)
+    return torch.dot(answers.view(-1), wanted.view(-1)) / -len(wanted)
 
 
 def choose(labels: Tensor, classes: list[int], total: float, generator: torch.Generator) -> Tensor:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
-from strongreplay.memory import Memory, draw_distinct, reservoir_slots
+from strongreplay.memory import Memory, draw_distinct
 from strongreplay.methods.base import Method, Problem, ReplayConfig, answer_all, descend, replay_count
 from strongreplay.types import Batch, Task, Terms
 
@@ -62,9 +62,9 @@ class ERT(Method):
             len(self.memory), min(replay_count(self.config, batch), len(self.memory)), self.memory.generator
         )
         if len(slots):
-            replayed = self.memory.take(slots)
-            inputs = torch.cat([inputs, self.view(replayed.images)])
-            labels, name = torch.cat([labels, replayed.labels]), "mixed"
+            slots, stored = slots.to(labels.device), self.memory.rows
+            inputs = torch.cat([inputs, self.view(stored.images.index_select(0, slots))])
+            labels, name = torch.cat([labels, stored.labels.index_select(0, slots)]), "mixed"
         logits = self.net(inputs)
         if self.config.lars:
             losses = cross_entropy(logits, labels, reduction="none")
@@ -73,7 +73,7 @@ class ERT(Method):
             terms = descend(optimizer, {name: cross_entropy(logits, labels)})
             scores = logits.new_zeros(len(labels))
         if len(slots) and self.config.lars:
-            self.memory.rows.scores.index_copy_(0, slots.to(scores.device), scores[len(batch) :])
+            stored.scores.index_copy_(0, slots, scores[len(batch) :])
         self.remember(Sample(batch.images, batch.labels, scores[: len(batch)]))
         return terms
 
@@ -91,17 +91,21 @@ class ERT(Method):
             return
         count, free = len(arriving.labels), memory.capacity - len(memory)
         draws = torch.rand(count, 2, dtype=torch.float64, generator=memory.generator)
-        slots = reservoir_slots(memory.num_seen, draws[:, 0].numpy(), memory.capacity)
-        memory.num_seen += count
         if free:
             memory.append(Sample(*(column[:free] for column in arriving)))
+        # Algorithm R would overwrite slot floor(draw * n) of n items so far; here it decides who enters
+        places = draws[:, 0].numpy() * np.arange(memory.num_seen + 1, memory.num_seen + count + 1)
+        memory.num_seen += count
+        admitted = free + np.flatnonzero(places[free:] < memory.capacity)
+        if len(admitted) == 0:
+            return
+        rows, chances = memory.rows, draws[:, 1:].to(arriving.scores)
         # Each admitted item changes the next one's odds. The slots stay on the device: nothing is waited for.
-        for number in free + np.flatnonzero(slots[free:] < memory.capacity):
-            rows = memory.rows
+        for number in admitted:
             bounds = victim_weights(
                 rows.labels, rows.scores, len(self.corrected), config.brs, config.lars
             ).cumsum_(0)
-            draw = draws[number, 1:].to(bounds) * bounds[-1]
+            draw = chances[number] * bounds[-1]
             slot = torch.searchsorted(bounds, draw, right=True).clamp_(max=len(bounds) - 1)
             for column, values in zip(rows, arriving, strict=True):
                 column.index_copy_(0, slot, values[number : number + 1])
@@ -138,5 +142,5 @@ def victim_weights(labels: Tensor, scores: Tensor, num_classes: int, brs: bool, 
     if brs and lars:  # both over their means; scores are not above zero
         scale = (scores.mean() * -merged.mean()).clamp_(min=torch.finfo(scores.dtype).tiny)
         merged = torch.addcmul(scores, merged, scale)
-    above = merged - merged.min()
-    return above.add_(above.max() == 0)  # equal for all where nothing tells them apart
+    lowest, highest = merged.aminmax()
+    return (merged - lowest).add_(lowest == highest)  # equal for all where nothing tells them apart

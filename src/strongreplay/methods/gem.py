@@ -68,6 +68,7 @@ def correct(gradients: Tensor, gamma: float, eps: float) -> Tensor:
 class GEM(Method):
     def __init__(self, net: nn.Module, problem: Problem, config: GEMConfig | None = None) -> None:
         super().__init__()
+        self.weights = trainable(net)
         self.net, self.config, self.view = net, config or GEMConfig(), problem.train_view
         self.share = share_of_memory("gem", self.config.memory_size, problem)
         self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
@@ -76,7 +77,7 @@ class GEM(Method):
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
         if len(self.memory) == 0:
             return descend(optimizer, {"current": cross_entropy(self.net(batch.inputs), batch.labels)})
-        parameters, (images, labels, _), counts = trainable(self.net), self.memory.rows, self.counts()
+        parameters, (images, labels, _), counts = self.weights, self.memory.rows, self.counts()
         size = sum(parameter.numel() for parameter in parameters)
         gradients = parameters[0].new_empty(len(counts) + 1, size)  # written row by row, never held twice
         losses = []

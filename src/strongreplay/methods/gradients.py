@@ -36,7 +36,7 @@ Parameters = list[nn.Parameter]
 
 
 def trainable(net: nn.Module) -> Parameters:
-    """To be asked once a step: finding them takes as long as a pass over the weights of an MLP."""
+    """To be kept, not asked for every step: finding them takes as long as a pass over an MLP's weights."""
     return [parameter for parameter in net.parameters() if parameter.requires_grad]
 
 

@@ -51,13 +51,14 @@ class OEWC(Method):
 
     def __init__(self, net: nn.Module, problem: Problem, config: OEWCConfig | None = None) -> None:
         super().__init__()
+        self.weights = trainable(net)
         self.net, self.config, self.view = net, config or OEWCConfig(), problem.train_view
-        self.register_buffer("anchor", flat_weights(trainable(net)))
+        self.register_buffer("anchor", flat_weights(self.weights))
         self.register_buffer("fisher", torch.zeros_like(self.anchor))
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
         current = cross_entropy(self.net(batch.inputs), batch.labels)
-        parameters, strength = trainable(self.net), self.config.penalty
+        parameters, strength = self.weights, self.config.penalty
         gradient = flat_gradient(current, parameters)
         penalty, pull = quadratic_pull(parameters, self.anchor, self.fisher, strength)
         descend_along(optimizer, parameters, gradient.add_(pull, alpha=2 * strength))
@@ -71,7 +72,7 @@ class OEWC(Method):
         ):
             total += squares(Split(self.view(images), labels))
         self.fisher.mul_(self.config.gamma).add_(total / len(train))
-        self.anchor.copy_(flat_weights(trainable(self.net)))
+        self.anchor.copy_(flat_weights(self.weights))
 
     def squares(self, chunk: Split) -> Tensor:
         """(P,) the sum of weighted squared gradients, running statistics held."""
@@ -81,7 +82,7 @@ class OEWC(Method):
 
     def squares_by_image(self, chunk: Split) -> Tensor:
         """The same with each image a training batch of its own; one by one, as each moves the statistics."""
-        total, parameters = torch.zeros_like(self.anchor), trainable(self.net)
+        total, parameters = torch.zeros_like(self.anchor), self.weights
         for image, label in zip(chunk.inputs.split(1), chunk.labels.split(1), strict=True):
             logits = self.net(image)
             for labels, weight in self.targets(logits.detach(), Split(image, label)):

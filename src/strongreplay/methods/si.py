@@ -44,14 +44,15 @@ class SI(Method):
 
     def __init__(self, net: nn.Module, problem: Problem, config: SIConfig | None = None) -> None:
         super().__init__()
+        self.weights = trainable(net)
         self.net, self.config = net, config or SIConfig()
-        self.register_buffer("anchor", flat_weights(trainable(net)))
+        self.register_buffer("anchor", flat_weights(self.weights))
         self.register_buffer("path", torch.zeros_like(self.anchor))
         self.register_buffer("importance", torch.zeros_like(self.anchor))
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
         current = cross_entropy(self.net(batch.inputs), batch.labels)
-        parameters = trainable(self.net)
+        parameters = self.weights
         of_task = flat_gradient(current, parameters)
         penalty, pull = quadratic_pull(parameters, self.anchor, self.importance, self.config.c)
         total = torch.add(of_task, pull, alpha=2 * self.config.c, out=pull)
@@ -68,7 +69,7 @@ class SI(Method):
         return {"current": current.detach(), "penalty": penalty}
 
     def end_task(self, task: Task) -> None:
-        weights = flat_weights(trainable(self.net))
+        weights = flat_weights(self.weights)
         self.importance += self.path.clamp(min=0) / ((weights - self.anchor).square() + self.config.xi)
         self.anchor.copy_(weights)
         self.path.zero_()
