@@ -24,6 +24,7 @@ from strongreplay.state import read_newest, write_checkpoint
 
 __all__ = ["Every", "Interrupted", "Scores", "StoppedRun", "Watcher", "find_device", "run", "state_folder"]
 
+CLONE = Path(__file__).resolve().parents[2]  # where this code is part of one
 LONG, CALIBRATION, USUAL = (
     600.0,
     20.0,
