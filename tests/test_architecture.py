@@ -34,9 +34,12 @@ ALLOWED: dict[str, set[str]] = {
     "engine": TYPES | {"methods", "rates"},
     "config": TYPES | {"data", "methods", "nets", "rates", "recipes", "records"},
     "run": TYPES | {"course", "engine", "config", "lock", "records", "state", ""},
-    "report": {"metrics", "records"},
+    "report": BASE | {"metrics", "records", "recipes"},
+    "estimate": TYPES | {"config", "data", "methods", "nets"},
+    "grid": BASE | {"config", "engine", "records", "run"},
     "cli": TYPES
-    | {"state", "run", "engine", "config", "data", "methods", "nets", "recipes", "records", "report", ""},
+    | {"state", "run", "engine", "config", "data", "methods", "nets", "recipes", "records", "report", ""}
+    | {"estimate", "grid"},
     "__main__": {"cli"},
 }
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from strongreplay.recipes.paper import items
 from strongreplay.records import read_folder
-from strongreplay.report.tables import group_records
+from strongreplay.report.reproduction import readme_table, with_table
+from strongreplay.report.verdict import judge_all
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -34,7 +36,8 @@ def test_commands_in_the_readme_are_known() -> None:
     shown = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("ser ")]
     assert len(shown) >= 5
     words = [line.split() for line in shown]
-    verbs = {tuple(word[1:3]) if word[1] in ("data", "list") else (word[1],) for word in words}
+    groups = ("data", "list", "reproduce", "state")
+    verbs = {tuple(word[1:3]) if word[1] in groups else (word[1],) for word in words}
     for verb in verbs:
         result = subprocess.run(
             [sys.executable, "-m", "strongreplay", *verb, "--help"], capture_output=True, text=True
@@ -45,17 +48,9 @@ def test_commands_in_the_readme_are_known() -> None:
 def test_numbers_in_the_readme_are_those_of_the_records() -> None:
     records, problems = read_folder([ROOT / "results"])
     assert not problems
-    rows = {"permuted MNIST": "p-mnist", "rotated MNIST": "r-mnist", "sequential MNIST": "seq-mnist"}
-    for title, stream in rows.items():
-        row = next(line for line in README.splitlines() if line.startswith(f"| {title}"))
-        cells = [cell.strip() for cell in row.strip("|").split("|")]
-        for method, cell in zip(("sgd", "er", "derpp", "ser"), cells[1:], strict=False):
-            if cell != "-":
-                alike = [g for g in group_records(records) if (g.stream, g.method) == (stream, method)]
-                found = [group for group in alike if group.records[0].config["net"]["name"] == "mlp"]
-                assert len(found) == 1
-                assert str(found[0].score(found[0].records[0].settings[0], "average_accuracy")) == cell
-                assert f"n = {len(found[0].records)}" in row
+    renewed = with_table(README, readme_table(judge_all(items(), records)))
+    assert renewed == README, "run: ser reproduce report --readme"
+    assert re.search(r"permuted MNIST, memory 200 \|.* ± .* \(\d\)", README)
 
 
 def test_make_targets_in_the_readme_exist() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from test_records import make_record
 
-from strongreplay.report.figures import accuracy_curves
+from strongreplay.report.curves import accuracy_curves
 from strongreplay.report.tables import group_records, summarise
 
 
@@ -45,7 +45,7 @@ def test_the_picture_is_drawn(tmp_path: Path) -> None:
 def test_reports_and_records_never_import_torch() -> None:
     code = (
         "import sys, strongreplay.cli, strongreplay.records, strongreplay.recipes, strongreplay.metrics;"
-        "import strongreplay.report.tables, strongreplay.report.figures;"
+        "import strongreplay.report.tables, strongreplay.report.curves;"
         "assert 'torch' not in sys.modules, 'torch was imported'"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

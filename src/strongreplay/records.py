@@ -63,7 +63,7 @@ class RunRecord:
 
     def score(self, setting: str, name: str) -> float | None:
         """One number, such as score("class-il", "average_accuracy")."""
-        value: float | None = self.results["accuracy"][setting][name]
+        value: float | None = self.results["accuracy"][setting].get(name)
         return value
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from strongreplay import __version__
-from strongreplay.cli import data, listing, show, state, train
+from strongreplay.cli import data, listing, report, reproduce, show, state, train
 from strongreplay.errors import ConfigError, SerError
 
 app = typer.Typer(
@@ -19,6 +19,8 @@ app.command("run")(train.run_command)
 app.command("resume")(train.resume_command)
 app.command("compare")(show.compare_command)
 app.command("show")(show.show_command)
+app.command("report")(report.report_command)
+app.add_typer(reproduce.app, name="reproduce")
 app.add_typer(listing.app, name="list")
 app.add_typer(data.app, name="data")
 app.add_typer(state.app, name="state")

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from strongreplay.recipes.paper import Item
     from strongreplay.records import RunRecord
     from strongreplay.report.tables import Group
 
@@ -27,11 +28,64 @@ def compare_command(
     present(load(paths), paths[0] if paths[0].is_dir() else paths[0].parent, picture)
 
 
-def show_command(paths: Annotated[list[Path], typer.Argument(help="Records, or folders of them.")]) -> None:
+def show_command(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(help="Records, folders of them, or cells of the paper; see: ser reproduce list"),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the records of a cell.")] = Path(
+        "results"
+    ),
+) -> None:
     """Print what records hold: settings, accuracy after each task, time and memory."""
-    console = open_console()
-    for record in load(paths):
-        show_record(console, record)
+    from strongreplay.recipes.paper import items
+
+    console, cells = open_console(), {item.name: item for item in items()}
+    for path in paths:
+        if str(path) in cells and not path.exists():
+            show_cell(console, cells[str(path)], out)
+        else:
+            for record in load([path]):
+                show_record(console, record)
+
+
+def show_cell(console: "Console", item: "Item", out: Path) -> None:
+    """The runs behind a cell: what is published, what came of each seed, settings and commit."""
+    from rich.table import Table
+
+    from strongreplay.records import flatten, record_path
+    from strongreplay.report.reproduction import texts
+    from strongreplay.report.verdict import judge_all
+
+    cell = judge_all([item], load([out]))[0]
+    _, published, ours, gap, verdict, note = texts(cell)
+    console.rule(item.name, align="left")
+    console.print(f"published {published}, ours {ours}, difference {gap or '-'}: {verdict}", highlight=False)
+    if note:
+        console.print(f"note: {note}", highlight=False)
+    if not cell.records:
+        console.print(f"no records in {out}; make some with: ser reproduce {item.target}", highlight=False)
+        return
+    table = Table()
+    for column in ("seed", item.score.replace("_", " "), "train s", "started", "commit", "record"):
+        table.add_column(column, no_wrap=column != "record")
+    for record in cell.records:
+        measured = record.measured
+        seconds = measured.get("phases", {}).get("train", {}).get("seconds")
+        table.add_row(
+            str(record.seed),
+            f"{record.score(item.setting, item.score):.2f}",
+            "-" if seconds is None else f"{seconds:.1f}",
+            str(measured.get("started", "-"))[:19],
+            str(measured.get("versions", {}).get("commit", "-")),
+            str(record_path(out, record.config)),
+        )
+    console.print(table)
+    settings = flatten(cell.records[0].config)
+    told = ", ".join(f"{key}={value}" for key, value in settings.items() if key != "seed")
+    console.print(f"settings: {told}", highlight=False, soft_wrap=True)
+    recipe = cell.records[0].measured.get("recipe", "-")
+    console.print(f"recipe: {recipe}\n", highlight=False, soft_wrap=True)
 
 
 def load(paths: list[Path]) -> "list[RunRecord]":
@@ -53,7 +107,7 @@ def load(paths: list[Path]) -> "list[RunRecord]":
 
 def present(records: "list[RunRecord]", folder: Path, picture: Path | None = None) -> None:
     """One table and one picture a stream."""
-    from strongreplay.report.figures import accuracy_curves
+    from strongreplay.report.curves import accuracy_curves
     from strongreplay.report.tables import group_records
 
     groups = group_records(records)

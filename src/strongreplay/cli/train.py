@@ -1,8 +1,6 @@
 """ser run and ser resume: every finished seed leaves a record, every stopped one a state to go on from."""
 
-import shutil
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +12,7 @@ from strongreplay.errors import ConfigError
 if TYPE_CHECKING:
     from strongreplay.cli.progress import StopRequest
     from strongreplay.config import RunConfig
+    from strongreplay.grid import Session
     from strongreplay.records import RunRecord
 
 
@@ -63,6 +62,7 @@ def run_command(
     import torch
 
     from strongreplay.config import parse_settings
+    from strongreplay.grid import Session
     from strongreplay.run import Every, find_device
 
     if threads:
@@ -89,6 +89,7 @@ def resume_command(
     import torch
 
     from strongreplay.config import config_of
+    from strongreplay.grid import Session
     from strongreplay.run import find_device, state_folder
     from strongreplay.state import checkpoints, folders_with_state, read_manifest
 
@@ -106,18 +107,7 @@ def resume_command(
         run_to_the_end([config], Session(out, data_folder(data), place, checkpoint_every, False))
 
 
-@dataclass(frozen=True)
-class Session:
-    """What holds for all runs of one command."""
-
-    out: Path
-    data: Path
-    device: str
-    checkpoint_every: str | None
-    keep_state: bool
-
-
-def run_to_the_end(configs: "list[RunConfig]", session: Session) -> None:
+def run_to_the_end(configs: "list[RunConfig]", session: "Session") -> None:
     """All runs, then the table and picture; a stop says what is kept and how to go on."""
     from strongreplay.cli.progress import StopRequest
     from strongreplay.cli.show import present
@@ -189,7 +179,7 @@ def warn_small_memory(stream: str, memory: int, names: list[str]) -> None:
 
 
 def run_all(
-    configs: "list[RunConfig]", finished: "list[RunRecord]", session: Session, stop: "StopRequest"
+    configs: "list[RunConfig]", finished: "list[RunRecord]", session: "Session", stop: "StopRequest"
 ) -> None:
     """Run what is not recorded yet, with one bar for all and one for the run at hand."""
     from rich.console import Console
@@ -197,56 +187,26 @@ def run_all(
 
     from strongreplay.cli.progress import BarWatcher
     from strongreplay.errors import DataError
-    from strongreplay.records import read_record, record_path, write_record, write_text
-    from strongreplay.run import StoppedRun, run, state_folder
+    from strongreplay.grid import find_record, headline, name_of, run_recorded
+    from strongreplay.records import record_path
 
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         overall = progress.add_task("all runs", total=len(configs))
         for config in configs:
-            name = f"{config.stream} {config.method_name} seed {config.seed}"
-            path = record_path(session.out, config.to_dict())
-            if path.exists():
-                try:
-                    finished.append(read_record(path))
-                    console.print(
-                        f"{name}: recorded already, skipped ({path})", highlight=False, soft_wrap=True
-                    )
-                    progress.advance(overall)
-                    continue
-                except DataError as error:
-                    console.print(f"{name}: {error}; running again", highlight=False, soft_wrap=True)
-            start = time.perf_counter()
-            with BarWatcher(progress, name, stop) as watcher:
-                try:
-                    record = run(
-                        config,
-                        folder=session.data,
-                        device=session.device,
-                        watcher=watcher,
-                        out=session.out,
-                        checkpoint_every=session.checkpoint_every,
-                        resume=True,
-                        keep_state=session.keep_state,
-                    )
-                except StoppedRun as error:
-                    kept = path.with_suffix(".stopped")
-                    write_text(kept, error.record.to_json())
-                    raise StoppedRun(
-                        f"{name} stopped at {error}. Kept so far: {kept}", error.record
-                    ) from None
-            write_record(session.out, record)
-            if not session.keep_state:
-                shutil.rmtree(state_folder(session.out, config), ignore_errors=True)
+            name, record, start = name_of(config), None, time.perf_counter()
+            try:
+                record = find_record(config, session.out)
+            except DataError as error:
+                console.print(f"{name}: {error}; running again", highlight=False, soft_wrap=True)
+            if record:
+                path = record_path(session.out, config.to_dict())
+                told = f"recorded already, skipped ({path})"
+            else:
+                with BarWatcher(progress, name, stop) as watcher:
+                    record = run_recorded(config, session, watcher)
+                told = f"{headline(record)} in {time.perf_counter() - start:.1f} s"
             finished.append(record)
             progress.advance(overall)
-            console.print(
-                f"{name}: {headline(record)} in {time.perf_counter() - start:.1f} s", highlight=False
-            )
-
-
-def headline(record: "RunRecord") -> str:
-    return ", ".join(
-        f"{setting} {record.score(setting, 'average_accuracy'):.2f} %" for setting in record.settings
-    )
+            console.print(f"{name}: {told}", highlight=False, soft_wrap=True)

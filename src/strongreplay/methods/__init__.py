@@ -47,6 +47,7 @@ class MethodRow:
     refusal: str = ""  # why a setting is missing above
     on_union: bool = False  # trains once, on all tasks together
     net: str | None = None  # the net it is made for, where that is not the stream's
+    cost: float = 1.0  # about so many plain training steps is one of its own
 
     @property
     def has_memory(self) -> bool:
@@ -72,6 +73,7 @@ METHODS: dict[str, MethodRow] = {
         "Schwarz et al. 2018",
         keeps="anchor and importance of weights",
         needs="boundaries",
+        cost=1.3,
     ),
     "si": MethodRow(
         SI,
@@ -81,6 +83,7 @@ METHODS: dict[str, MethodRow] = {
         "Zenke et al. 2017",
         keeps="anchor and importance of weights",
         needs="boundaries",
+        cost=1.4,
     ),
     "lwf": MethodRow(
         LwF,
@@ -92,8 +95,11 @@ METHODS: dict[str, MethodRow] = {
         needs="boundaries, classes of each task",
         settings=("class-il", "task-il"),
         refusal="needs disjoint classes per task",
+        cost=1.4,
     ),
-    "er": MethodRow(ER, ERConfig, "ER", "replay remembered samples", "Riemer et al. 2019", keeps="memory"),
+    "er": MethodRow(
+        ER, ERConfig, "ER", "replay remembered samples", "Riemer et al. 2019", keeps="memory", cost=2
+    ),
     "gem": MethodRow(
         GEM,
         GEMConfig,
@@ -102,6 +108,7 @@ METHODS: dict[str, MethodRow] = {
         "Lopez-Paz and Ranzato 2017",
         keeps="memory by task",
         needs="boundaries, number of tasks",
+        cost=6,
     ),
     "agem": MethodRow(
         AGEM,
@@ -111,6 +118,7 @@ METHODS: dict[str, MethodRow] = {
         "Chaudhry et al. 2019",
         keeps="memory",
         needs="boundaries, number of tasks",
+        cost=2.2,
     ),
     "icarl": MethodRow(
         ICaRL,
@@ -122,6 +130,7 @@ METHODS: dict[str, MethodRow] = {
         needs="boundaries, classes of each task",
         settings=("class-il", "task-il"),
         refusal="needs disjoint classes per task",
+        cost=2,
     ),
     "fdr": MethodRow(
         FDR,
@@ -131,6 +140,7 @@ METHODS: dict[str, MethodRow] = {
         "Benjamin et al. 2019",
         keeps="memory by task with logits",
         needs="boundaries",
+        cost=2.5,
     ),
     "gss": MethodRow(
         GSS,
@@ -139,6 +149,7 @@ METHODS: dict[str, MethodRow] = {
         "replay samples chosen for diverse gradients",
         "Aljundi et al. 2019",
         keeps="memory with scores",
+        cost=6,
     ),
     "hal": MethodRow(
         HAL,
@@ -148,6 +159,7 @@ METHODS: dict[str, MethodRow] = {
         "Chaudhry et al. 2021",
         keeps="memory, anchors by class",
         needs="boundaries, classes of each task",
+        cost=3.5,
     ),
     "ert": MethodRow(
         ERT,
@@ -159,9 +171,16 @@ METHODS: dict[str, MethodRow] = {
         needs="boundaries, classes of each task",
         settings=("class-il", "task-il"),
         refusal="needs disjoint classes per task",
+        cost=2.2,
     ),
     "der": MethodRow(
-        DER, DERConfig, "DER", "match stored logits", "Buzzega et al. 2020", keeps="memory with logits"
+        DER,
+        DERConfig,
+        "DER",
+        "match stored logits",
+        "Buzzega et al. 2020",
+        keeps="memory with logits",
+        cost=2,
     ),
     "derpp": MethodRow(
         DERPP,
@@ -170,6 +189,7 @@ METHODS: dict[str, MethodRow] = {
         "match stored logits and labels",
         "Buzzega et al. 2020",
         keeps="memory with logits",
+        cost=3,
     ),
     "rm": MethodRow(
         RM,
@@ -181,6 +201,7 @@ METHODS: dict[str, MethodRow] = {
         needs="boundaries, classes of each task",
         settings=("class-il", "task-il"),
         refusal="is published for disjoint classes per task only",
+        cost=2,
     ),
     "clser": MethodRow(
         CLSER,
@@ -189,6 +210,7 @@ METHODS: dict[str, MethodRow] = {
         "replay, and stay near the surer of two averaged nets",
         "Arani et al. 2022",
         keeps="memory, two averaged nets",
+        cost=4,
     ),
     "tamil": MethodRow(
         TAMiL,
@@ -200,6 +222,7 @@ METHODS: dict[str, MethodRow] = {
         needs="boundaries",
         settings=("class-il", "task-il"),
         refusal="needs task identity in training, so the SER paper leaves it out of Domain-IL",
+        cost=5,
     ),
     "lvt": MethodRow(
         LVT,
@@ -212,6 +235,7 @@ METHODS: dict[str, MethodRow] = {
         settings=("class-il", "task-il"),
         refusal="needs disjoint classes per task",
         net="lvt",
+        cost=2,
     ),
     "co2l": MethodRow(
         Co2L,
@@ -223,6 +247,7 @@ METHODS: dict[str, MethodRow] = {
         needs="boundaries, classes of each task",
         settings=("class-il", "task-il"),
         refusal="needs disjoint classes per task",
+        cost=4,
     ),
     "ser": MethodRow(
         SER,
@@ -232,6 +257,7 @@ METHODS: dict[str, MethodRow] = {
         "Zhuo et al. 2023",
         keeps="memory with logits, old net",
         needs="boundaries",
+        cost=2.4,
     ),
 }
 

@@ -3,7 +3,7 @@ them.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from statistics import mean, stdev
 
@@ -62,11 +62,7 @@ def group_records(records: Iterable[RunRecord]) -> list[Group]:
     for seeds in by_config.values():
         ordered = tuple(seeds[seed] for seed in sorted(seeds))
         groups.append(Group(ordered[0].stream, ordered[0].method, ordered[0].memory_size, ordered))
-    twins: dict[tuple[str, str, int | None], list[Group]] = defaultdict(list)
-    for group in groups:
-        twins[group.stream, group.method, group.memory_size].append(group)
-    named = (replace(g, variant=differing(g, twins[g.stream, g.method, g.memory_size])) for g in groups)
-    return sorted(named, key=rank)
+    return sorted(tell_apart(groups), key=rank)
 
 
 def rank(group: Group) -> tuple[str, int, float]:
@@ -75,9 +71,17 @@ def rank(group: Group) -> tuple[str, int, float]:
     return group.stream, group.memory_size or 0, accuracy.mean if accuracy else 0.0
 
 
-def differing(group: Group, alike: list[Group]) -> str:
-    """The settings in which this configuration differs from its twins, as key=value."""
-    flat = [flatten(other.records[0].config) for other in alike]
-    mine = flatten(group.records[0].config)
-    keys = [key for key in mine if key != "seed" and any(other.get(key) != mine[key] for other in flat)]
-    return ", ".join(f"{key}={mine[key]}" for key in keys)
+def tell_apart(groups: Iterable[Group]) -> list[Group]:
+    """With variants that name the settings in which a configuration differs from its twins, as key=value."""
+    twins: dict[tuple[str, str, int | None], list[Group]] = defaultdict(list)
+    for group in groups:
+        twins[group.stream, group.method, group.memory_size].append(group)
+    return [named for alike in twins.values() for named in name_variants(alike)]
+
+
+def name_variants(alike: list[Group]) -> Iterator[Group]:
+    flat = [flatten(group.records[0].config) for group in alike]
+    keys = [key for key in dict.fromkeys(key for settings in flat for key in settings) if key != "seed"]
+    differing = [key for key in keys if any(settings.get(key) != flat[0].get(key) for settings in flat)]
+    for group, own in zip(alike, flat, strict=True):
+        yield replace(group, variant=", ".join(f"{key}={own[key]}" for key in differing if key in own))

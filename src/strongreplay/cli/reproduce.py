@@ -1,0 +1,312 @@
+"""ser reproduce: the paper's tables and figures as runs to be made, with a verdict for every cell."""
+
+from collections.abc import Callable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from strongreplay.cli.data import data_folder
+from strongreplay.cli.show import open_console
+from strongreplay.errors import ConfigError, DataError
+from strongreplay.recipes.paper import METHODS, TARGETS, Item, items
+
+if TYPE_CHECKING:
+    from strongreplay.config import RunConfig
+    from strongreplay.report.page import Found
+    from strongreplay.report.verdict import Cell
+
+app = typer.Typer(
+    help="The paper's tables and figures: list them, run what is missing, see what was reproduced.",
+    no_args_is_help=True,
+)
+RESULTS = Path("results")
+Only = Annotated[
+    str,
+    typer.Option(
+        metavar="WORDS",
+        help="Streams, methods, memory sizes (m200) or settings, with commas: only cells of these.",
+    ),
+]
+Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of the records.")]
+
+
+@app.command("list")
+def list_command(
+    target: Annotated[str | None, typer.Argument(help=f"{', '.join(TARGETS)}; all if left out.")] = None,
+    only: Only = "",
+    out: Out = RESULTS,
+    quick: Annotated[bool, typer.Option("--quick", help="Without steps and hours; needs no torch.")] = False,
+) -> None:
+    """Every cell: what is published, how many seeds are recorded, and what a seed costs here."""
+    from strongreplay.cli.listing import print_table
+    from strongreplay.recipes import find_recipe
+
+    chosen = choose(target, only)
+    costs = {} if quick else estimates(chosen)
+    rows = []
+    for cell in judged(chosen, out):
+        item = cell.item
+        shown = "-" if item.mean is None else f"{item.mean:.2f}"
+        recipe = find_recipe(item.stream, item.method, item.memory_size) if item.is_runnable else None
+        settings = dict(recipe.settings if recipe else {}, **dict(item.settings))
+        rows.append(
+            (
+                *(item.name, shown, str(len(cell.records)), *costs.get(item.name, ("", "")), cell.verdict),
+                item.note or item.why_none,
+                " ".join(f"{key}={value}" for key, value in settings.items()),
+                recipe.source if recipe else "",
+            )
+        )
+    print_table(
+        ("cell", "published", "seeds", "steps", "hours", "verdict", "note", "settings", "taken from"), rows
+    )
+    if costs:
+        typer.echo("hours: training of one seed on one thread, about, from a trial on this machine", err=True)
+
+
+def estimates(chosen: list[Item]) -> dict[str, tuple[str, str]]:
+    """Steps and hours of a seed of each cell that can be run."""
+    import torch
+    from rich.console import Console
+    from rich.progress import track
+
+    from strongreplay import estimate
+
+    torch.set_num_threads(1)
+    configs = {item.name: config_for(item, 0) for item in chosen if item.is_runnable}
+    trials = list(dict.fromkeys(map(estimate.trial_of, configs.values())))
+    console = Console(stderr=True)
+    for trial in track(trials, "timing a step of each net", console=console, transient=True):
+        estimate.plain_step(trial)
+    return {
+        name: (f"{estimate.num_steps(config):,}", f"{estimate.seconds(config) / 3600:.2g}")
+        for name, config in configs.items()
+    }
+
+
+def make_run_command(target: str) -> Callable[..., None]:
+    def command(
+        only: Only = "",
+        seeds: Annotated[
+            str, typer.Option(help="How many seeds (5: 0 to 4), or which ones (3,7 or 4,).")
+        ] = "5",
+        jobs: Annotated[
+            int, typer.Option(min=1, help="Runs at a time; the cores are shared among them.")
+        ] = 1,
+        out: Out = RESULTS,
+        data: Annotated[
+            Path | None,
+            typer.Option(help="Data folder [default: $STRONGREPLAY_DATA, else the cache folder]."),
+        ] = None,
+        device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps ...")] = "auto",
+        threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of a run.")] = None,
+    ) -> None:
+        from strongreplay.cli.train import parse_seeds
+        from strongreplay.grid import Session
+        from strongreplay.run import find_device
+
+        chosen = choose(target, only)
+        session = Session(out, data_folder(data), str(find_device(device)))
+        run_cells(chosen, parse_seeds(seeds), session, jobs, threads)
+
+    command.__doc__ = f"Run what is missing of it: {TARGETS[target]}."
+    return command
+
+
+for _target in TARGETS:
+    app.command(_target)(make_run_command(_target))
+
+
+@app.command("report")
+def report_command(
+    out: Out = RESULTS,
+    to: Annotated[Path, typer.Option("--to", help="Folder for what is written.")] = Path("report"),
+    every: Annotated[bool, typer.Option("--all", help="Show cells without records, too.")] = False,
+    figures: Annotated[bool, typer.Option("--figures", help="Also every figure as PNG and SVG.")] = False,
+    readme: Annotated[
+        bool, typer.Option("--readme", help="Only renew the table of README.md in this folder.")
+    ] = False,
+) -> None:
+    """A verdict for every cell, in the terminal and as Markdown, CSV, LaTeX and a page."""
+    from strongreplay.cli.report import Bar
+    from strongreplay.report.page import Found, collect
+    from strongreplay.report.reproduction import counts
+    from strongreplay.report.verdict import judge_all
+
+    with Bar() as bar:
+        found = collect([out], bar) if out.exists() else Found()
+    tell_problems(found.problems)
+    cells = judge_all(items(), found.records)
+    if readme:
+        renew_readme(cells)
+        return
+    console = open_console()
+    console.print(verdict_table([cell for cell in cells if every or cell.records]))
+    summary = ", ".join(f"{number} {verdict}" for verdict, number in counts(cells).items())
+    console.print(f"{len(cells)} cells: {summary}", highlight=False)
+    try:
+        write_report(found, cells, to, figures)
+    except OSError as error:
+        raise DataError(
+            f"{to}: cannot be written ({error.strerror or error}); choose another with --to"
+        ) from None
+    names = "verdicts.md, verdicts.csv, verdicts.tex, report.html" + (", figures" if figures else "")
+    console.print(f"written to {to}: {names}", soft_wrap=True, highlight=False)
+
+
+def write_report(found: "Found", cells: "list[Cell]", folder: Path, figures: bool) -> None:
+    from strongreplay.cli.report import Bar
+    from strongreplay.records import write_text
+    from strongreplay.report.gallery import plan_figures
+    from strongreplay.report.hover import save
+    from strongreplay.report.page import build
+    from strongreplay.report.reproduction import as_csv, as_latex, as_markdown
+    from strongreplay.report.tables import group_records
+    from strongreplay.report.verdict import compare
+
+    write_text(folder / "verdicts.md", as_markdown(cells, compare(cells)))
+    write_text(folder / "verdicts.csv", as_csv(cells))
+    write_text(folder / "verdicts.tex", as_latex(cells))
+    with Bar() as bar:
+        plans = plan_figures(group_records(found.records), cells) if figures else []
+        for number, plan in enumerate(plans):
+            bar("drawing figures", number, len(plans))
+            save(plan.draw(), folder / "figures", plan.name)
+        write_text(folder / "report.html", build(found, bar))
+
+
+def renew_readme(cells: "list[Cell]") -> None:
+    from strongreplay.records import write_text
+    from strongreplay.report.reproduction import BEGIN, END, readme_table, with_table
+
+    path = Path("README.md")
+    text = with_table(path.read_text(encoding="utf-8"), readme_table(cells)) if path.exists() else None
+    if text is None:
+        raise DataError(f"{path.resolve()}: no such file, or without the marks {BEGIN} and {END}")
+    write_text(path, text)
+    typer.echo(f"{path}: table renewed")
+
+
+def judged(chosen: list[Item], out: Path) -> "list[Cell]":
+    """The cells with what is recorded; a folder that is not there has no records."""
+    from strongreplay.records import read_folder
+    from strongreplay.report.verdict import judge_all
+
+    records, problems = read_folder([out]) if out.exists() else ([], [])
+    tell_problems(problems)
+    return judge_all(chosen, records)
+
+
+def tell_problems(problems: list[str]) -> None:
+    for problem in problems:
+        typer.echo(f"passed over {problem}", err=True)
+
+
+def choose(target: str | None, only: str) -> list[Item]:
+    """The cells of a target that match at least one word of every kind given."""
+    if target is not None and target not in TARGETS:
+        raise ConfigError(f"unknown target '{target}'; there are {', '.join(TARGETS)}")
+    chosen = [item for item in items() if target in (None, item.target)]
+    kinds: list[Callable[[Item], str]] = [
+        lambda item: item.stream, lambda item: item.method, lambda item: item.setting,
+        lambda item: "" if item.memory_size is None else f"m{item.memory_size}", lambda item: item.name,
+    ]  # fmt: skip
+    wanted: dict[int, set[str]] = {}
+    for word in filter(None, (part.strip() for part in only.split(","))):
+        word = METHODS.get(word, word)
+        kind = next((k for k, of in enumerate(kinds) if any(of(item) == word for item in chosen)), None)
+        if kind is None:
+            known = sorted({of(item) for item in chosen for of in kinds[:4]} - {""})
+            near = get_close_matches(word, known, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
+            raise ConfigError(f"--only: nothing of {target or 'the paper'} is called '{word}'; {hint}")
+        wanted.setdefault(kind, set()).add(word)
+    return [item for item in chosen if all(kinds[kind](item) in words for kind, words in wanted.items())]
+
+
+def config_for(item: Item, seed: int) -> "RunConfig":
+    from strongreplay.config import resolve
+
+    return resolve(item.stream, item.method, item.memory_size, seed, dict(item.settings))
+
+
+@app.command("refresh", hidden=True)
+def refresh_command() -> None:
+    """For those who change recipes: write anew which records belong to which cell."""
+    import json
+
+    from strongreplay import recipes
+    from strongreplay.records import write_text
+
+    path = Path(recipes.__file__).parent / "published" / "fingerprints.json"
+    write_text(path, json.dumps(fingerprints_now(), indent=1) + "\n")
+    typer.echo(f"{path}: renewed")
+
+
+def fingerprints_now() -> dict[str, str]:
+    """As `recipes.paper.fingerprints` has them, from the configurations themselves."""
+    from strongreplay.records import fingerprint
+
+    found = {}
+    for item in items():
+        try:
+            found[item.name] = fingerprint(config_for(item, 0).to_dict())
+        except ConfigError:
+            continue  # what cannot be run has no record
+    return found
+
+
+def run_cells(chosen: list[Item], seeds: list[int], session: object, jobs: int, threads: int | None) -> None:
+    """Make the runs that are missing; several cells may need the same one."""
+    from strongreplay.cli.live import Board
+    from strongreplay.grid import Grid, Session, missing
+    from strongreplay.records import fingerprint
+
+    assert isinstance(session, Session)
+    runnable = [item for item in chosen if item.is_runnable]
+    configs = {
+        (item.stream, fingerprint(config.to_dict()), seed): config
+        for item in runnable
+        for seed in seeds
+        for config in [config_for(item, seed)]
+    }
+    absent, problems = missing(list(configs.values()), session.out)
+    for problem in problems:
+        typer.echo(problem, err=True)
+    there = len(configs) - len(absent)
+    typer.echo(
+        f"{len(runnable)} cells, {len(configs)} runs: {there} recorded, {len(absent)} to make", err=True
+    )
+    board = Board(absent)
+    failed = stopped = 0
+    with board:
+        for job in Grid(absent, session, jobs, threads).go(board.wants_stop, board.tick):
+            assert job.ended
+            board.ended(job)
+            failed += job.ended[0] == "failed"
+            stopped += job.ended[0] == "stopped"
+    console = open_console()
+    console.print(verdict_table(judged(chosen, session.out)))
+    if board.stop.asked is not None:
+        typer.echo(f"stopped; {stopped} runs kept their state. Go on with the same command.", err=True)
+        raise typer.Exit(128 + board.stop.asked)
+    if failed:
+        typer.echo(f"error: {failed} of {len(absent)} runs failed; see above", err=True)
+        raise typer.Exit(1)
+
+
+def verdict_table(cells: "list[Cell]") -> object:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from strongreplay.report.reproduction import COLUMNS, texts
+
+    title = "published: mean ± deviation (runs); ours: mean ± 95 % interval (seeds); in per cent"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    for column in COLUMNS:
+        table.add_column(column, justify="right" if column in ("published", "ours", "difference") else "left")
+    for cell in cells:
+        table.add_row(*texts(cell))
+    return table

@@ -1,0 +1,124 @@
+"""ser reproduce as a person meets it, on cells of embedded data in the place of the paper's."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from strongreplay.cli import main
+from strongreplay.cli.reproduce import choose, config_for, fingerprints_now
+from strongreplay.errors import ConfigError
+from strongreplay.recipes.paper import Item
+
+QUICK = (("train.epochs", 1),)
+ER = Item(
+    "table2/split-digits/m20/er/class-il", "table2", "split-digits", "er", 20, "class-il",
+    mean=99.0, deviation=0.1, count=5, settings=QUICK, note="a note",
+)  # fmt: skip
+TASK = replace(ER, name="table2/split-digits/m20/er/task-il", setting="task-il", mean=1.0)
+SGD = replace(ER, name="table2/split-digits/sgd/class-il", method="sgd", memory_size=None, mean=0.0)
+DASH = replace(ER, name="table2/permuted-digits/m20/lwf/domain-il", stream="permuted-digits", method="lwf")
+DASH = replace(DASH, setting="domain-il", mean=None, deviation=None, why_none="needs task identities")
+CELLS = (ER, TASK, SGD, DASH)
+
+
+@pytest.fixture
+def paper(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A paper of four cells, and a folder to work in."""
+    monkeypatch.setattr("strongreplay.cli.reproduce.items", lambda: CELLS)
+    monkeypatch.setattr("strongreplay.recipes.paper.items", lambda: CELLS)
+    known = fingerprints_now()
+    monkeypatch.setattr("strongreplay.recipes.paper.fingerprints", lambda: known)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def ser(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["ser", *words])
+    with pytest.raises(SystemExit) as left:
+        main()
+    return int(left.value.code or 0)
+
+
+def test_from_nothing_to_a_verdict(
+    paper: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ("reproduce", "table2", "--seeds", "3", "--jobs", "2", "--device", "cpu")
+    assert ser(monkeypatch, *command) == 0
+    first = capsys.readouterr()
+    assert "3 cells, 6 runs: 0 recorded, 6 to make" in first.err
+    assert first.err.count("split-digits er m20 seed") >= 3
+    rows = {line.split()[0]: line for line in first.out.splitlines() if line.strip().startswith("table2/")}
+    assert "below" in rows[ER.name]
+    assert "99.00 ± 0.10 (5)" in rows[ER.name]
+    assert "reproduced" in rows[TASK.name]
+    assert "no number" in rows[DASH.name]
+    assert "needs task identities" in rows[DASH.name]
+
+    assert ser(monkeypatch, *command) == 0
+    assert "6 recorded, 0 to make" in capsys.readouterr().err
+
+    (paper / "results" / "foreign.json").write_text("[]")
+    assert ser(monkeypatch, "reproduce", "report", "--to", "made", "--figures") == 0
+    told = capsys.readouterr()
+    assert "passed over results/foreign.json" in told.err
+    assert "4 cells: 1 below, 2 reproduced, 1 no number" in told.out
+    assert (paper / "made" / "verdicts.md").read_text().count(ER.name) == 1
+    assert len((paper / "made" / "verdicts.csv").read_text().splitlines()) == 5
+    assert r"\begin{tabular}" in (paper / "made" / "verdicts.tex").read_text()
+    assert "<!doctype html>" in (paper / "made" / "report.html").read_text()[:200].lower()
+    figures = {path.name for path in (paper / "made" / "figures").iterdir()}
+    assert {"split-digits-m20-curves.png", "split-digits-m20-curves.svg"} <= figures
+
+    assert ser(monkeypatch, "reproduce", "list", "--quick") == 0
+    assert " 3 " in next(line for line in capsys.readouterr().out.splitlines() if line.startswith(ER.name))
+
+    assert ser(monkeypatch, "show", ER.name) == 0
+    shown = capsys.readouterr().out
+    assert "difference -" in shown
+    assert "method.memory_size=20" in shown
+    assert sum(f"seed-{seed}.json" in shown for seed in range(3)) == 3
+
+
+def test_a_failing_run_is_told_by_the_exit_code(
+    paper: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wild = replace(SGD, settings=(*QUICK, ("train.lr", 1e30)))
+    monkeypatch.setattr("strongreplay.cli.reproduce.items", lambda: (wild, SGD))
+    assert ser(monkeypatch, "reproduce", "table2", "--seeds", "1", "--threads", "1", "--device", "cpu") == 1
+    told = capsys.readouterr().err
+    assert "failed: split-digits sgd seed 0 stopped at" in told
+    assert "error: 1 of 2 runs failed" in told
+    assert len(list((paper / "results").rglob("seed-0.json"))) == 1
+
+
+def test_steps_and_hours_are_estimated(
+    paper: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ser(monkeypatch, "reproduce", "list", "table2", "--only", "er") == 0
+    told = capsys.readouterr()
+    row = next(line for line in told.out.splitlines() if line.startswith(ER.name)).split()
+    assert int(row[3]) > 10
+    assert 0 < float(row[4]) < 1
+    assert "hours: training of one seed" in told.err
+
+
+def test_only_takes_one_word_of_every_kind() -> None:
+    chosen = choose("table2", "p-mnist, r-mnist, SER, m200")
+    assert {(item.stream, item.method, item.memory_size) for item in chosen} == {
+        ("p-mnist", "ser", 200), ("r-mnist", "ser", 200)
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match="did you mean 'p-mnist'"):
+        choose("table2", "p-mnsit")
+    with pytest.raises(ConfigError, match="unknown target 'table9'"):
+        choose("table9", "")
+    assert config_for(chosen[0], 3).seed == 3
+
+
+def test_the_readme_of_this_folder_is_renewed_or_the_fault_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert ser(monkeypatch, "reproduce", "report", "--readme") == 1
+    assert "README.md: no such file, or without the marks" in capsys.readouterr().err

@@ -1,0 +1,170 @@
+"""The paper's cells: all are there, each leads to one configuration, and the verdicts follow the rule."""
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from strongreplay.cli.reproduce import fingerprints_now
+from strongreplay.recipes.paper import METHODS, NOTES, TARGETS, Item, fingerprints, items
+from strongreplay.records import RunRecord, fingerprint
+from strongreplay.report.reproduction import (
+    BEGIN,
+    END,
+    as_csv,
+    as_latex,
+    as_markdown,
+    readme_table,
+    texts,
+    with_table,
+)
+from strongreplay.report.verdict import Cell, Estimate, compare, estimate, judge, judge_all
+
+SER = next(item for item in items() if item.name == "table2/p-mnist/m200/ser/domain-il")
+
+
+def test_every_cell_of_the_paper_is_an_item() -> None:
+    everything = items()
+    assert len({item.name for item in everything}) == len(everything)
+    accuracy = [item for item in everything if item.target in ("table1", "table2")]
+    assert sum(item.mean is not None for item in accuracy) == 322
+    dashes = [item for item in accuracy if item.mean is None]
+    assert len(dashes) == 26
+    assert all(item.why_none for item in dashes)
+    targets = Counter(item.target for item in everything)
+    assert list(targets) == list(TARGETS)
+    assert (targets["table3"], targets["table4"]) == (12, 20)
+    assert {item.method for item in accuracy} == set(METHODS.values())
+    assert NOTES.keys() <= {item.name for item in everything}
+    assert (SER.mean, SER.deviation, SER.count) == (82.76, 0.62, 5)
+
+
+def test_fingerprints_are_those_of_the_configurations() -> None:
+    assert fingerprints() == fingerprints_now(), "run: ser reproduce refresh"
+
+
+def test_what_cannot_be_run_is_a_dash_with_a_reason() -> None:
+    refused = [item for item in items() if not item.is_runnable]
+    assert refused
+    assert all(item.mean is None and item.why_none for item in refused)
+
+
+def test_the_whole_ablation_is_the_method_of_the_tables() -> None:
+    by_name = {item.name: item.fingerprint for item in items()}
+    assert by_name["table4/seq-cifar10/m200/ser/class-il"] == by_name["table2/seq-cifar10/m200/ser/class-il"]
+    rows = {value for name, value in by_name.items() if name.startswith("table4/seq-cifar10/")}
+    assert len(rows) == 5
+
+
+def make_record(item: Item, seed: int, score: float, config: dict[str, Any] | None = None) -> RunRecord:
+    matrix = [[score]]
+    held = {item.setting: {"matrix": matrix, "average_accuracy": score, "forgetting": score}}
+    own = {"stream": item.stream, "seed": seed, "method": {"name": item.method, **(config or {})}}
+    return RunRecord(own, {"accuracy": held}, {})
+
+
+def test_an_interval_is_students() -> None:
+    values = [80.0, 81.0, 83.0, 84.0, 85.5]
+    found = estimate(values)
+    assert found is not None
+    low, high = stats.t.interval(0.95, 4, loc=found.mean, scale=stats.sem(values))
+    assert found.mean - (found.margin or 0) == pytest.approx(low)
+    assert found.mean + (found.margin or 0) == pytest.approx(high)
+    single = estimate([80.0])
+    assert single is not None
+    assert (single.deviation, single.margin) == (None, None)
+    assert estimate([]) is None
+
+
+@pytest.mark.parametrize(
+    ("ours", "verdict"),
+    [
+        (None, "not run"),
+        (Estimate(82.0, 0.5, 2, 4.0), "too few seeds"),
+        (Estimate(99.0, 0.5, 2, 4.0), "too few seeds"),
+        (Estimate(90.0, 0.1, 5, 0.1), "reproduced"),  # better, and far away
+        (Estimate(81.8, 0.2, 5, 0.25), "reproduced"),  # 0.96 below; 0.77 + 0.25 meet
+        (Estimate(81.7, 0.2, 5, 0.25), "below"),  # 1.06 below
+    ],
+)
+def test_verdicts(ours: Estimate | None, verdict: str) -> None:
+    assert judge(SER, ours) == verdict
+
+
+def test_less_forgetting_is_better() -> None:
+    item = next(item for item in items() if item.target == "table3")
+    assert item.mean is not None
+    assert judge(item, Estimate(item.mean - 9, 0.1, 5, 0.1)) == "reproduced"
+    assert judge(item, Estimate(item.mean + 9, 0.1, 5, 0.1)) == "below"
+    assert judge(replace(item, mean=None), Estimate(1.0, 0.1, 5, 0.1)) == "no number"
+
+
+def test_only_records_of_the_same_configuration_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = [make_record(SER, seed, 82.0 + seed) for seed in (2, 0, 1)]
+    other = make_record(SER, 3, 10.0, {"alpha": 9})
+    known = {SER.name: fingerprint(own[0].config)}
+    monkeypatch.setattr("strongreplay.recipes.paper.fingerprints", lambda: known)
+    cell = judge_all([SER], [*own, other, make_record(SER, 0, 11.0)])[0]
+    assert [record.seed for record in cell.records] == [0, 1, 2]
+    assert cell.ours is not None
+    assert cell.ours.mean == 83.0
+    assert cell.difference == pytest.approx(0.24)
+
+
+def cells_of(scores: dict[str, list[float]]) -> list[Cell]:
+    found = []
+    for method, values in scores.items():
+        item = replace(SER, method=method, name=f"table2/p-mnist/m200/{method}/domain-il")
+        records = tuple(make_record(item, seed, value) for seed, value in enumerate(values))
+        found.append(Cell(item, None, estimate(values), "reproduced", records))
+    return found
+
+
+def test_rivals_are_paired_by_seed_and_corrected_after_holm() -> None:
+    scores = {
+        "ser": [80.0, 84.0, 82.0, 81.0],
+        "er": [79.0, 82.5, 81.2, 79.5],  # always a little below: paired, that shows
+        "hal": [70.0, 90.0, 81.0, 79.0],
+        "der": [70.0, 71.0],
+    }
+    found = {rivalry.rival.item.method: rivalry for rivalry in compare(cells_of(scores))}
+    single = {name: stats.ttest_rel(scores["ser"], scores[name]).pvalue for name in ("er", "hal")}
+    assert found["er"].p == pytest.approx(2 * single["er"])
+    assert found["hal"].p == pytest.approx(max(single["hal"], 2 * single["er"]))
+    assert found["er"].holds
+    assert not found["hal"].holds
+    assert (found["der"].p, found["der"].count) == (None, 2)
+
+
+def test_texts_of_a_cell() -> None:
+    cell = Cell(SER, None, Estimate(81.3, 0.5, 3, 1.34), "reproduced")
+    assert texts(cell)[:3] == (SER.name, "82.76 ± 0.62 (5)", "81.30 ± 1.34 (3)")
+    dash = next(item for item in items() if item.why_none)
+    assert texts(Cell(dash, None, None, "no number"))[1:3] == ("-", "-")
+
+
+def test_files_hold_every_cell() -> None:
+    cells = judge_all(items(), [])
+    lines = as_markdown(cells, []).splitlines()
+    assert [line.split(" | ")[0][2:] for line in lines if "/" in line] == [item.name for item in items()]
+    lines = as_csv(cells).splitlines()
+    assert len(lines) == len(items()) + 1
+    assert lines[1].startswith("table1/seq-cifar100-5/joint/class-il,table1,seq-cifar100-5,,joint,class-il,")
+    tex = as_latex(cells)
+    assert tex.count(r"\begin{tabular}") == tex.count(r"\end{tabular}") == len(TARGETS)
+    assert "±" not in tex
+
+
+def test_the_readme_table_is_renewed_between_its_marks() -> None:
+    table = readme_table(judge_all(items(), []))
+    assert table.count("\n") == 5
+    readme = f"a\n{BEGIN}\nold\n{END}\nb"
+    renewed = with_table(readme, table)
+    assert renewed is not None
+    assert "old" not in renewed
+    assert renewed.startswith("a\n")
+    assert renewed.endswith("\nb")
+    assert with_table(renewed, table) == renewed
+    assert with_table("no marks", table) is None
