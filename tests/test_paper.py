@@ -10,15 +10,14 @@ from scipy import stats
 from strongreplay.cli.reproduce import fingerprints_now
 from strongreplay.recipes.paper import METHODS, NOTES, TARGETS, Item, fingerprints, items
 from strongreplay.records import RunRecord, fingerprint
+from strongreplay.report.markdown import renew
 from strongreplay.report.reproduction import (
     BEGIN,
     END,
     as_csv,
     as_latex,
     as_markdown,
-    readme_table,
     texts,
-    with_table,
 )
 from strongreplay.report.verdict import Cell, Estimate, compare, estimate, judge, judge_all
 
@@ -157,14 +156,19 @@ def test_files_hold_every_cell() -> None:
     assert "±" not in tex
 
 
-def test_the_readme_table_is_renewed_between_its_marks() -> None:
-    table = readme_table(judge_all(items(), []))
-    assert table.count("\n") == 5
-    readme = f"a\n{BEGIN}\nold\n{END}\nb"
-    renewed = with_table(readme, table)
-    assert renewed is not None
+def test_tables_in_markdown_are_renewed_between_their_marks() -> None:
+    records = [make_record(SER, seed, 80.0 + seed) for seed in range(3)]
+    for record in records:
+        record.config["net"] = {"name": "mlp", "width": None}
+        record.config["method"]["memory_size"] = 200
+    mark = "<!-- results of p-mnist, memory 200, net cnn, width 8 or mlp -->"
+    text = f"a\n{BEGIN}\nold\n{END}\nb\n{mark}\nolder\n{END}\nc\n{mark} without an end"
+    renewed = renew(text, records)
     assert "old" not in renewed
     assert renewed.startswith("a\n")
-    assert renewed.endswith("\nb")
-    assert with_table(renewed, table) == renewed
-    assert with_table("no marks", table) is None
+    assert renewed.endswith(f"\nc\n{mark} without an end")
+    assert "| SER | 81.00 ± 1.00 | 81.00 ± 1.00 | - | 3 |" in renewed
+    assert renewed.count("| permuted MNIST, memory") == 2
+    assert renew(renewed, records) == renewed
+    assert "Not run yet." in renew(text, [])
+    assert renew("no marks", records) == "no marks"

@@ -121,4 +121,4 @@ def test_the_readme_of_this_folder_is_renewed_or_the_fault_named(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert ser(monkeypatch, "reproduce", "report", "--readme") == 1
-    assert "README.md: no such file, or without the marks" in capsys.readouterr().err
+    assert "no README.md in here" in capsys.readouterr().err

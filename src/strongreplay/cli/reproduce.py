@@ -14,6 +14,7 @@ from strongreplay.recipes.paper import METHODS, TARGETS, Item, items
 
 if TYPE_CHECKING:
     from strongreplay.config import RunConfig
+    from strongreplay.records import RunRecord
     from strongreplay.report.page import Found
     from strongreplay.report.verdict import Cell
 
@@ -126,7 +127,7 @@ def report_command(
     every: Annotated[bool, typer.Option("--all", help="Show cells without records, too.")] = False,
     figures: Annotated[bool, typer.Option("--figures", help="Also every figure as PNG and SVG.")] = False,
     readme: Annotated[
-        bool, typer.Option("--readme", help="Only renew the table of README.md in this folder.")
+        bool, typer.Option("--readme", help="Only renew the tables of README.md and docs/results.md here.")
     ] = False,
 ) -> None:
     """A verdict for every cell, in the terminal and as Markdown, CSV, LaTeX and a page."""
@@ -138,10 +139,10 @@ def report_command(
     with Bar() as bar:
         found = collect([out], bar) if out.exists() else Found()
     tell_problems(found.problems)
-    cells = judge_all(items(), found.records)
     if readme:
-        renew_readme(cells)
+        renew_tables(found.records)
         return
+    cells = judge_all(items(), found.records)
     console = open_console()
     console.print(verdict_table([cell for cell in cells if every or cell.records]))
     summary = ", ".join(f"{number} {verdict}" for verdict, number in counts(cells).items())
@@ -177,16 +178,18 @@ def write_report(found: "Found", cells: "list[Cell]", folder: Path, figures: boo
         write_text(folder / "report.html", build(found, bar))
 
 
-def renew_readme(cells: "list[Cell]") -> None:
+def renew_tables(records: "list[RunRecord]") -> None:
     from strongreplay.records import write_text
-    from strongreplay.report.reproduction import BEGIN, END, readme_table, with_table
+    from strongreplay.report.markdown import renew
 
-    path = Path("README.md")
-    text = with_table(path.read_text(encoding="utf-8"), readme_table(cells)) if path.exists() else None
-    if text is None:
-        raise DataError(f"{path.resolve()}: no such file, or without the marks {BEGIN} and {END}")
-    write_text(path, text)
-    typer.echo(f"{path}: table renewed")
+    files = [path for path in (Path("README.md"), Path("docs/results.md")) if path.exists()]
+    if not files:
+        raise DataError(f"{Path().resolve()}: no README.md in here; go to the folder that has it")
+    for path in files:
+        before = path.read_text(encoding="utf-8")
+        after = renew(before, records)
+        write_text(path, after)
+        typer.echo(f"{path}: {'as it was' if after == before else 'tables renewed'}")
 
 
 def judged(chosen: list[Item], out: Path) -> "list[Cell]":

@@ -132,10 +132,3 @@ def readme_table(cells: Sequence[Cell]) -> str:
     for method in SHOWN:
         columns += [LABELS[method], *(["published"] if method in ("clser", "ser") else [])]
     return "\n".join(markdown_table(columns, rows))
-
-
-def with_table(readme: str, table: str) -> str | None:
-    """The README with the table between its marks renewed; none where the marks are missing."""
-    before, begin, rest = readme.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    return f"{before}{begin}\n\n{table}\n\n{end}{after}" if begin and end else None

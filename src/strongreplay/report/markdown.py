@@ -1,0 +1,66 @@
+"""Tables inside Markdown files, renewed from records: between a mark that says which, and the end mark.
+
+A mark is `<!-- results of STREAM, memory SIZE, net NET -->`, with several nets joined by " or "; the README's
+own is `reproduction.BEGIN`. No torch in here.
+"""
+
+import re
+from collections.abc import Sequence
+
+from strongreplay.recipes.paper import items
+from strongreplay.records import RunRecord, fingerprint
+from strongreplay.report.looks import TITLES, label_of, net_of, score_of, settings_of
+from strongreplay.report.reproduction import BEGIN, END, markdown_table, readme_table
+from strongreplay.report.tables import Group, group_records, summarise, tell_apart
+from strongreplay.report.verdict import Cell, judge_all
+
+MARK = re.compile(r"<!-- results of (\S+), memory (\d+), net (.+?) -->")
+
+
+def renew(text: str, records: Sequence[RunRecord]) -> str:
+    """The text with the table of every mark made anew; a mark without an end is left alone."""
+    cells, groups = judge_all(items(), records), group_records(records)
+    parts = []
+    while found := MARK.search(text) if BEGIN not in text else re.search(re.escape(BEGIN), text):
+        end = text.find(END, found.end())
+        if end < 0:
+            break
+        table = own_table(groups, cells, *found.groups()) if found.groups() else readme_table(cells)
+        parts.append(f"{text[: found.end()]}\n\n{table}\n\n{END}")
+        text = text[end + len(END) :]
+    return "".join([*parts, text])
+
+
+def own_table(groups: Sequence[Group], cells: Sequence[Cell], stream: str, size: str, nets: str) -> str:
+    """A row a configuration, by accuracy in the first setting; joint training, the upper bound, last."""
+    wanted = set(nets.split(" or "))
+    own = [
+        g for g in groups if g.stream == stream and g.memory_size in (None, int(size)) and net_of(g) in wanted
+    ]
+    settings, by_config = settings_of(own), {cell.item.fingerprint: cell for cell in cells if cell.item.mean}
+    columns = ["method"]
+    for setting in settings:
+        columns += [TITLES[setting], "forgetting"]
+    published = any(fingerprint(group.records[0].config) in by_config for group in own)
+    columns += [*(["published", "verdict"] if published else []), "training s", "n"]
+    rows = []
+    for group in sorted(tell_apart(own), key=lambda g: rank(g, settings)):
+        row = [label_of(group)]
+        for setting in settings:
+            row += [str(score_of(group, setting, name) or "-") for name in ("average_accuracy", "forgetting")]
+        if published:
+            cell = by_config.get(fingerprint(group.records[0].config))
+            row += [f"{cell.published}" if cell else "-", cell.verdict if cell else "-"]
+        rows.append([*row, seconds_of(group), str(len(group.records))])
+    return "\n".join(markdown_table(columns, rows)) if rows else "Not run yet."
+
+
+def rank(group: Group, settings: Sequence[str]) -> tuple[bool, float]:
+    accuracy = score_of(group, settings[0], "average_accuracy") if settings else None
+    return group.method == "joint", accuracy.mean if accuracy else 0.0
+
+
+def seconds_of(group: Group) -> str:
+    every = [record.measured.get("phases", {}).get("train", {}).get("seconds") for record in group.records]
+    found = summarise(every)
+    return "-" if found is None else f"{found.mean:.0f}"
