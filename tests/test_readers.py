@@ -205,10 +205,12 @@ def test_a_folder_that_cannot_be_searched_is_named(tmp_path: Path) -> None:
 def use_recipe(table: dict[str, Any]) -> None:
     """What lists and runs do with a recipe; every entry must be found and be flat."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recipes, "read_recipes", lambda: dict.fromkeys(table["streams"], table))
+        patch.setattr(
+            recipes, "read_recipes", lambda name="published": dict.fromkeys(table["streams"], table)
+        )
         for recipe in all_recipes():
             for size in (None, 0, 300):
-                found = find_recipe(recipe.stream, recipe.method, size)
+                found = find_recipe(recipe.stream, recipe.method, size, recipe.name)
                 assert isinstance(found.source, str)
                 assert not any(isinstance(value, dict) for value in found.settings.values())
 
@@ -225,10 +227,17 @@ def test_the_recipe_that_is_mutated_below_is_whole(monkeypatch: pytest.MonkeyPat
     table = parse(RECIPE)
     assert table is not None
     assert table["streams"] == ["one", "two"]
-    monkeypatch.setattr(recipes, "read_recipes", lambda: {"one": table})
+    tuned = {"er": {"source": "a search", "method": {"beta": 9}}}
+    tables = {"published": {"one": table}, "tuned": {"one": tuned}}
+    monkeypatch.setattr(recipes, "read_recipes", lambda name="published": tables[name])
     recipe = find_recipe("one", "er", 500)
     assert recipe.settings == {"train.lr": 0.2, "train.milestones": [3, 4], "method.alpha": 3.0}
     assert recipe.source == "elsewhere"
+    own = find_recipe("one", "er", 500, "tuned")
+    assert own.settings == recipe.settings | {"method.beta": 9}
+    assert (own.source, own.name) == ("a search", "tuned")
+    with pytest.raises(ConfigError, match="no recipe 'tuned' for two er; there is one for one er"):
+        find_recipe("two", "er", 500, "tuned")
 
 
 def test_packaged_recipes_go_through_the_same_reader(monkeypatch: pytest.MonkeyPatch) -> None:

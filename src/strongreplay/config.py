@@ -17,7 +17,7 @@ from strongreplay.errors import ConfigError, unknown
 from strongreplay.methods import METHODS, MethodConfig, check_setting
 from strongreplay.nets import NETS
 from strongreplay.rates import Rate, cosine, restarts, stepped
-from strongreplay.recipes import find_recipe
+from strongreplay.recipes import PUBLISHED, find_recipe
 from strongreplay.records import flatten
 
 
@@ -128,6 +128,7 @@ def resolve(
     memory_size: int | None = None,
     seed: int = 0,
     settings: Mapping[str, Any] | None = None,
+    recipe_name: str = PUBLISHED,
 ) -> RunConfig:
     """The whole configuration of a run, or one ConfigError that lists everything wrong with it."""
     faults = [
@@ -145,7 +146,7 @@ def resolve(
         published_size = None if memory_size is None else int(memory_size)
     except (TypeError, ValueError):
         published_size = None  # said below, with all other faults
-    recipe = find_recipe(stream, method, published_size)
+    recipe = find_recipe(stream, method, published_size, recipe_name)
     values = {"net.name": row.net or STREAMS[stream].net, **recipe.settings}
     if memory_size is not None and row.has_memory:
         values["method.memory_size"] = memory_size

@@ -51,9 +51,10 @@ def list_recipes() -> None:
             r.stream,
             r.method,
             str(r.memory_size or "any"),
+            r.name,
             " ".join(f"{k}={v}" for k, v in r.settings.items()),
             r.source,
         )
         for r in all_recipes()
     ]
-    print_table(("stream", "method", "memory", "settings", "source"), rows)
+    print_table(("stream", "method", "memory", "recipe", "settings", "source"), rows)

@@ -52,9 +52,8 @@ class Board:
         self.progress.update(self.bar, left=self.time_left(share))
         table = Table.grid(padding=(0, 2))
         for job in running:
-            table.add_row(
-                name_of(job.config), f"{100 * part(job):3.0f} %", f"step {job.done:,} of {job.total:,}"
-            )
+            where = f"step {job.done:,} of {job.total:,}" if job.total else "starting"
+            table.add_row(name_of(job.config), f"{100 * part(job):3.0f} %", where)
         self.live.update(Group(table, self.progress))
         if not self.console.is_terminal and time.monotonic() >= self.next_line:
             self.next_line = time.monotonic() + LINE_SECONDS
@@ -74,9 +73,10 @@ class Board:
     def ended(self, job: Job) -> None:
         assert job.ended
         how, what = job.ended
-        self.done += self.weights[id(job.config)]
-        self.progress.advance(self.bar)
-        self.say(f"{name_of(job.config)}: {'' if how == 'recorded' else how + ': '}{what}")
+        if how != "stopped":
+            self.done += self.weights[id(job.config)]
+            self.progress.advance(self.bar)
+        self.say(f"{name_of(job.config)}: {'failed: ' if how == 'failed' else ''}{what}")
 
     def say(self, text: str) -> None:
         self.console.print(text, highlight=False, soft_wrap=True)

@@ -13,7 +13,10 @@ from strongreplay.errors import ConfigError, DataError
 from strongreplay.recipes.paper import METHODS, TARGETS, Item, items
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from strongreplay.config import RunConfig
+    from strongreplay.grid import Session
     from strongreplay.records import RunRecord
     from strongreplay.report.page import Found
     from strongreplay.report.verdict import Cell
@@ -261,13 +264,14 @@ def fingerprints_now() -> dict[str, str]:
     return found
 
 
-def run_cells(chosen: list[Item], seeds: list[int], session: object, jobs: int, threads: int | None) -> None:
+def run_cells(
+    chosen: list[Item], seeds: list[int], session: "Session", jobs: int, threads: int | None
+) -> None:
     """Make the runs that are missing; several cells may need the same one."""
     from strongreplay.cli.live import Board
-    from strongreplay.grid import Grid, Session, missing
+    from strongreplay.grid import Grid, missing
     from strongreplay.records import fingerprint
 
-    assert isinstance(session, Session)
     runnable = [item for item in chosen if item.is_runnable]
     configs = {
         (item.stream, fingerprint(config.to_dict()), seed): config
@@ -300,7 +304,7 @@ def run_cells(chosen: list[Item], seeds: list[int], session: object, jobs: int, 
         raise typer.Exit(1)
 
 
-def verdict_table(cells: "list[Cell]") -> object:
+def verdict_table(cells: "list[Cell]") -> "Table":
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 

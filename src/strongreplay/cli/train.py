@@ -28,6 +28,9 @@ def run_command(
         list[str],
         typer.Option("--set", "-s", metavar="KEY=VALUE", help="Override a setting, such as train.epochs=5."),
     ] = [],  # noqa: B006
+    recipe: Annotated[
+        str, typer.Option(help="published, or tuned where there is one; see: ser list recipes")
+    ] = "published",
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for records and the picture.")] = Path(
         "runs"
     ),
@@ -70,7 +73,7 @@ def run_command(
     if checkpoint_every:
         Every.parse(checkpoint_every)
     place = str(find_device(device))
-    configs = plan(stream, names, memory, numbers, parse_settings(settings))
+    configs = plan(stream, names, memory, numbers, parse_settings(settings), recipe)
     run_to_the_end(configs, Session(out, data_folder(data), place, checkpoint_every, keep_state))
 
 
@@ -143,7 +146,12 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def plan(
-    stream: str, names: list[str], memory: int | None, seeds: list[int], settings: dict[str, str]
+    stream: str,
+    names: list[str],
+    memory: int | None,
+    seeds: list[int],
+    settings: dict[str, str],
+    recipe: str,
 ) -> "list[RunConfig]":
     """Every run to be made, checked before the first one starts."""
     from strongreplay.config import resolve
@@ -152,7 +160,7 @@ def plan(
     configs, faults = [], []
     for name in names:
         try:
-            configs += [resolve(stream, name, memory, seed, settings) for seed in seeds]
+            configs += [resolve(stream, name, memory, seed, settings, recipe) for seed in seeds]
         except ConfigError as error:
             faults += [line for line in str(error).splitlines() if line not in faults]
     if faults:

@@ -3,7 +3,7 @@ torch.
 
 A file names its streams; `[train]` holds for every method on them, `[method]` for one, `[method.200]` for
 one memory size. Keys are those of a run: `train.lr`, `method.alpha`, `net.width`. `source` says where the
-values come from.
+values come from. A file with `recipe = "tuned"` has settings of our own, on top of the published ones.
 """
 
 import re
@@ -16,16 +16,19 @@ from typing import Any
 from strongreplay.errors import ConfigError
 from strongreplay.records import flatten
 
+PUBLISHED, TUNED = "published", "tuned"
+
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Settings for one stream, method and memory size, and where they were published."""
+    """Settings for one stream, method and memory size, and where they come from."""
 
     stream: str
     method: str
     memory_size: int | None  # the published size these values belong to; none where size does not matter
     settings: dict[str, Any] = field(default_factory=dict)
     source: str = "defaults of the method; nothing published"
+    name: str = PUBLISHED
 
 
 def parse_recipe(text: str, where: str) -> dict[str, Any]:
@@ -40,8 +43,8 @@ def parse_recipe(text: str, where: str) -> dict[str, Any]:
     for section, held in table.items():
         if section == "train":
             _check_settings(held, f"{where}: [train]")
-        elif section == "source":
-            _check_source(held, where)
+        elif section in ("source", "recipe"):
+            _check_text(held, section, where)
         elif section != "streams":
             _check_section(held, f"{where}: [{section}]")
     return table
@@ -53,7 +56,7 @@ def _check_section(section: Any, where: str, has_sizes: bool = True) -> None:
         raise _misfit(where, "", "a table", section)
     for key, value in section.items():
         if key == "source":
-            _check_source(value, where)
+            _check_text(value, key, where)
         elif not key.isdigit():
             _check_settings(value, f"{where} {key}")
         elif has_sizes and re.fullmatch("0|[1-9][0-9]{0,8}", key):  # as `str` writes it, so that it is found
@@ -71,9 +74,9 @@ def _check_settings(settings: Any, where: str) -> None:
             raise _misfit(where, key, "a value", value)
 
 
-def _check_source(source: Any, where: str) -> None:
-    if not isinstance(source, str):
-        raise _misfit(where, "source", "a text", source)
+def _check_text(value: Any, key: str, where: str) -> None:
+    if not isinstance(value, str):
+        raise _misfit(where, key, "a text", value)
 
 
 def _misfit(where: str, key: str, rule: str, got: object) -> ConfigError:
@@ -83,22 +86,27 @@ def _misfit(where: str, key: str, rule: str, got: object) -> ConfigError:
 
 
 @cache
-def read_recipes() -> dict[str, dict[str, Any]]:
-    """The parsed file of each stream."""
+def read_recipes(name: str = PUBLISHED) -> dict[str, dict[str, Any]]:
+    """The parsed files of each stream that hold recipes of this name."""
     tables: dict[str, dict[str, Any]] = {}
     for file in sorted(files(__package__).iterdir(), key=lambda file: file.name):
         if file.name.endswith(".toml"):
             table = parse_recipe(file.read_text(encoding="utf-8"), file.name)
-            for stream in table.pop("streams"):  # a second file may add methods to some streams of a first
-                tables[stream] = tables.get(stream, {}) | table
+            if table.pop("recipe", PUBLISHED) == name:
+                for stream in table.pop("streams"):  # a second file may add methods to streams of a first
+                    tables[stream] = tables.get(stream, {}) | table
     return tables
 
 
-def find_recipe(stream: str, method: str, memory_size: int | None = None) -> Recipe:
-    """The published settings; for an unpublished memory size, those of the nearest published one."""
-    table = read_recipes().get(stream, {})
+def find_recipe(stream: str, method: str, memory_size: int | None = None, name: str = PUBLISHED) -> Recipe:
+    """The settings of a name; for a memory size that has none, those of the nearest that has."""
+    table = read_recipes(name).get(stream, {})
     common = {f"train.{key}": value for key, value in table.get("train", {}).items()}
     own = table.get(method)
+    if name != PUBLISHED:
+        if own is None:
+            raise _no_recipe(name, stream, method)
+        common = find_recipe(stream, method, memory_size).settings | common
     if own is None:
         return Recipe(stream, method, None, common)
     settings = common | flatten({key: value for key, value in own.items() if not key.isdigit()})
@@ -111,16 +119,23 @@ def find_recipe(stream: str, method: str, memory_size: int | None = None) -> Rec
         settings |= flatten(own[str(nearest)])
     source = settings.pop("source", table.get("source", ""))
     if nearest is not None and memory_size is not None and nearest != memory_size:
-        source += f"; published for memory {nearest}"
-    return Recipe(stream, method, nearest, settings, source)
+        source += f"; {name} for memory {nearest}"
+    return Recipe(stream, method, nearest, settings, source, name)
+
+
+def _no_recipe(name: str, stream: str, method: str) -> ConfigError:
+    there = [f"{r.stream} {r.method}" for r in all_recipes() if r.name == name]
+    known = f"there is one for {', '.join(dict.fromkeys(there))}" if there else "see: ser list recipes"
+    return ConfigError(f"no recipe '{name}' for {stream} {method}; {known}")
 
 
 def all_recipes() -> list[Recipe]:
-    """Every published combination, for a list."""
+    """Every combination there is, for a list."""
     found = []
-    for stream, table in read_recipes().items():
-        for method, own in table.items():
-            if isinstance(own, dict) and method != "train":
-                sizes = [int(key) for key in own if key.isdigit()]
-                found += [find_recipe(stream, method, size) for size in sizes or (None,)]
+    for name in (PUBLISHED, TUNED):
+        for stream, table in read_recipes(name).items():
+            for method, own in table.items():
+                if isinstance(own, dict) and method != "train":
+                    sizes = [int(key) for key in own if key.isdigit()]
+                    found += [find_recipe(stream, method, size, name) for size in sizes or (None,)]
     return found
