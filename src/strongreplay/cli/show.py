@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from strongreplay.records import RunRecord
     from strongreplay.report.tables import Group
 
-TITLES = {"class-il": "Class-IL", "task-il": "Task-IL", "domain-il": "Domain-IL"}
-
 
 def compare_command(
     paths: Annotated[list[Path], typer.Argument(help="Folders of records, or records.")],
@@ -135,6 +133,8 @@ def comparison(stream: str, groups: "list[Group]") -> "Table":
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
+    from strongreplay.report.looks import TITLES
+
     settings = [s for s in TITLES if any(s in group.records[0].settings for group in groups)]
     numbers = [("average_accuracy", "accuracy", max), ("forgetting", "forgetting", min)]
     title = f"{stream}: mean ± deviation over n seeds, in per cent; best in bold"
@@ -169,6 +169,7 @@ def show_record(console: "Console", record: "RunRecord") -> None:
     from rich.table import Table
 
     from strongreplay.records import flatten
+    from strongreplay.report.looks import TITLES
 
     size = "" if record.memory_size is None else f", memory {record.memory_size}"
     console.rule(f"{record.stream}, {record.method}{size}, seed {record.seed}", align="left")

@@ -5,11 +5,10 @@ import io
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from strongreplay.recipes.paper import METHODS, TARGETS
+from strongreplay.recipes.paper import TARGETS
+from strongreplay.report.looks import PRINTED, TITLES
 from strongreplay.report.verdict import Cell, Estimate, Rivalry
 
-LABELS = {name: label for label, name in METHODS.items()} | {"der": "DER"}
-TITLES = {"class-il": "Class-IL", "task-il": "Task-IL", "domain-il": "Domain-IL"}
 COLUMNS = ("cell", "published", "ours", "difference", "verdict", "note")
 SHOWN = ("sgd", "er", "derpp", "clser", "ser")  # in the README
 BEGIN, END = "<!-- results: made by ser reproduce report --readme -->", "<!-- end of results -->"
@@ -63,7 +62,7 @@ def rival_texts(rivalry: Rivalry) -> tuple[str, ...]:
     item = rivalry.own.item
     verdict = "cannot be said" if rivalry.p is None else "yes" if rivalry.holds else "not shown"
     return (
-        item.stream, str(item.memory_size), TITLES[item.setting], LABELS[rivalry.rival.item.method],
+        item.stream, str(item.memory_size), TITLES[item.setting], PRINTED[rivalry.rival.item.method],
         f"{rivalry.difference:+.2f}", str(rivalry.count), "-" if rivalry.p is None else f"{rivalry.p:.4f}",
         verdict,
     )  # fmt: skip
@@ -130,5 +129,5 @@ def readme_table(cells: Sequence[Cell]) -> str:
             rows.append(row)
     columns = ["20 tasks, Domain-IL"]
     for method in SHOWN:
-        columns += [LABELS[method], *(["published"] if method in ("clser", "ser") else [])]
+        columns += [PRINTED[method], *(["published"] if method in ("clser", "ser") else [])]
     return "\n".join(markdown_table(columns, rows))
