@@ -147,8 +147,10 @@ def _expect(holds: bool, rule: str, got: object) -> None:
 
 
 def _depth_fits(value: Any, levels: int) -> bool:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return levels > 0 and all(_depth_fits(part, levels - 1) for part in inner)
+    inner = value.values() if isinstance(value, dict) else value
+    return levels > 0 and all(
+        _depth_fits(part, levels - 1) for part in inner if isinstance(part, dict | list)
+    )
 
 
 def _is_number(value: object, limit: float) -> bool:

@@ -16,6 +16,7 @@ from xml.etree import ElementTree as ET
 import matplotlib
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 SVG = "{http://www.w3.org/2000/svg}"
 LINK = "{http://www.w3.org/1999/xlink}href"
@@ -50,11 +51,20 @@ def write(figure: Figure, path: Path) -> Path:
     if path.suffix == ".svg":
         path.write_text(ET.tostring(svg_tree(figure), encoding="unicode") + "\n", encoding="utf-8")
     else:
+        settle(figure)
         figure.savefig(path, dpi=DPI)
     return path
 
 
+def settle(figure: Figure) -> None:
+    """Lay out once and for all: every drawing would do it again, twice."""
+    if isinstance(figure.get_layout_engine(), ConstrainedLayoutEngine):
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+
+
 def svg_tree(figure: Figure, transparent: bool = False) -> ET.Element:
+    settle(figure)
     buffer = StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "strongreplay"}):
         figure.savefig(buffer, format="svg", transparent=transparent, metadata={"Date": None})

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 1_950_000  # of the page
 MOST_FIGURES, MOST_FIGURE_BYTES = 20, 700_000
-MOST_WORK, MANY = 320, 300  # lines in all figures, an eighth with many configurations: drawing takes longest
+MOST_WORK, MANY = 320, 2000  # lines in all figures, a sixteenth with many records: drawing takes longest
 MOST_LINES = 40  # in one figure; more could not be told apart
 MOST_GRIDS, MOST_GRID_BYTES = 12, 500_000
 MOST_ROWS, MOST_ENTRIES, MOST_PROBLEMS = 800, 400, 50
@@ -299,7 +299,8 @@ def figures_of(groups: list[Group], cells: list[Cell], tell: Tell) -> dict[str, 
 
     tell("planning figures", 0, 1)
     plans = plan_figures(groups, cells)
-    chosen = affordable(plans, MOST_WORK if len(groups) <= MANY else MOST_WORK // 8)
+    num_records = sum(len(group.records) for group in groups)
+    chosen = affordable(plans, MOST_WORK if num_records <= MANY else MOST_WORK // 16)
     shown: list[dict[str, Any]] = []
     left_out = [plan.title for plan in plans if plan not in chosen]
     size = 0
