@@ -80,6 +80,9 @@ def test_from_nothing_to_a_verdict(
     assert "method.memory_size=20" in shown
     assert sum(f"seed-{seed}.json" in shown for seed in range(3)) == 3
 
+    assert ser(monkeypatch, "show", ER.name.replace("/er/", "/re/")) == 2
+    assert f"did you mean '{ER.name}'" in capsys.readouterr().err
+
 
 def test_a_failing_run_is_told_by_the_exit_code(
     paper: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -1,7 +1,6 @@
 """ser reproduce: the paper's tables and figures as runs to be made, with a verdict for every cell."""
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +8,7 @@ import typer
 
 from strongreplay.cli.data import data_folder
 from strongreplay.cli.show import open_console
-from strongreplay.errors import ConfigError, DataError
+from strongreplay.errors import ConfigError, DataError, unknown
 from strongreplay.recipes.paper import METHODS, TARGETS, Item, items
 
 if TYPE_CHECKING:
@@ -163,7 +162,7 @@ def report_command(
 def write_report(found: "Found", cells: "list[Cell]", folder: Path, figures: bool) -> None:
     from strongreplay.cli.report import Bar
     from strongreplay.records import write_text
-    from strongreplay.report.gallery import plan_figures
+    from strongreplay.report.gallery import all_figures
     from strongreplay.report.hover import save
     from strongreplay.report.page import build
     from strongreplay.report.reproduction import as_csv, as_latex, as_markdown
@@ -174,10 +173,9 @@ def write_report(found: "Found", cells: "list[Cell]", folder: Path, figures: boo
     write_text(folder / "verdicts.csv", as_csv(cells))
     write_text(folder / "verdicts.tex", as_latex(cells))
     with Bar() as bar:
-        plans = plan_figures(group_records(found.records), cells) if figures else []
-        for number, plan in enumerate(plans):
-            bar("drawing figures", number, len(plans))
-            save(plan.draw(), folder / "figures", plan.name)
+        groups = group_records(found.records) if figures else []
+        for name, figure in all_figures(groups, cells if figures else [], bar):
+            save(figure, folder / "figures", name)
         write_text(folder / "report.html", build(found, bar))
 
 
@@ -213,7 +211,7 @@ def tell_problems(problems: list[str]) -> None:
 def choose(target: str | None, only: str) -> list[Item]:
     """The cells of a target that match at least one word of every kind given."""
     if target is not None and target not in TARGETS:
-        raise ConfigError(f"unknown target '{target}'; there are {', '.join(TARGETS)}")
+        raise unknown("target", target, TARGETS, "")
     chosen = [item for item in items() if target in (None, item.target)]
     kinds: list[Callable[[Item], str]] = [
         lambda item: item.stream, lambda item: item.method, lambda item: item.setting,
@@ -225,9 +223,7 @@ def choose(target: str | None, only: str) -> list[Item]:
         kind = next((k for k, of in enumerate(kinds) if any(of(item) == word for item in chosen)), None)
         if kind is None:
             known = sorted({of(item) for item in chosen for of in kinds[:4]} - {""})
-            near = get_close_matches(word, known, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
-            raise ConfigError(f"--only: nothing of {target or 'the paper'} is called '{word}'; {hint}")
+            raise unknown("word in --only", word, known, "See: ser reproduce list")
         wanted.setdefault(kind, set()).add(word)
     return [item for item in chosen if all(kinds[kind](item) in words for kind, words in wanted.items())]
 

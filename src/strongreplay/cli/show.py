@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strongreplay.errors import DataError
+from strongreplay.errors import DataError, unknown
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,11 +36,13 @@ def show_command(
     ),
 ) -> None:
     """Print what records hold: settings, accuracy after each task, time and memory."""
-    from strongreplay.recipes.paper import items
+    from strongreplay.recipes.paper import TARGETS, items
 
     console, cells = open_console(), {item.name: item for item in items()}
     for path in paths:
-        if str(path) in cells and not path.exists():
+        if path.parts[0] in TARGETS and not path.exists():
+            if str(path) not in cells:
+                raise unknown("cell", str(path), cells, "See: ser reproduce list")
             show_cell(console, cells[str(path)], out)
         else:
             for record in load([path]):

@@ -64,17 +64,22 @@ def plan_figures(groups: list[Group], cells: list[Cell]) -> list[Plan]:
     return sorted(plans, key=lambda plan: list(KINDS).index(plan.kind))
 
 
-def all_figures(groups: list[Group], cells: list[Cell]) -> dict[str, Figure]:
-    """Every picture there is something for, by its name."""
-    found: dict[str, Figure] = {}
-    for plan in plan_figures(groups, cells):
+def all_figures(
+    groups: list[Group], cells: list[Cell], tell: Callable[[str, int, int], None] | None = None
+) -> Iterator[tuple[str, Figure]]:
+    """Every picture there is something for, with its name; each is drawn when its turn comes."""
+    taken: set[str] = set()
+    plans = plan_figures(groups, cells)
+    for number, plan in enumerate(plans):
+        if tell:
+            tell("drawing figures", number, len(plans))
         name, figure = plan.name, plan.draw()
-        while name in found:  # names that differ in what a file's name cannot have
+        while name in taken:  # names that differ in what a file's name cannot have
             name += "-2"
         if figure.axes:
+            taken.add(name)
             figure.set_label(name)  # its ids in a page are made of it
-            found[name] = figure
-    return found
+            yield name, figure
 
 
 def comparisons(groups: list[Group]) -> Iterator[Plan]:
