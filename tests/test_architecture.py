@@ -33,13 +33,17 @@ ALLOWED: dict[str, set[str]] = {
     "course": TYPES | {"data", "engine", "methods", "nets", "config", "meter", "metrics"},
     "engine": TYPES | {"methods", "rates"},
     "config": TYPES | {"data", "methods", "nets", "rates", "recipes", "records"},
-    "run": TYPES | {"course", "engine", "config", "lock", "records", "state", ""},
+    "devices": BASE,
+    "kept": TYPES
+    | {"config", "course", "data", "engine", "lock", "memory", "methods", "nets", "records", "state", ""},
+    "learner": BASE | {"data", "devices", "kept"},
+    "run": TYPES | {"course", "engine", "config", "devices", "lock", "records", "state", ""},
     "report": BASE | {"metrics", "records", "recipes"},
     "estimate": TYPES | {"config", "data", "methods", "nets"},
     "grid": BASE | {"config", "engine", "records", "run"},
     "cli": TYPES
     | {"state", "run", "engine", "config", "data", "methods", "nets", "recipes", "records", "report", ""}
-    | {"estimate", "grid"},
+    | {"devices", "estimate", "grid", "kept"},
     "__main__": {"cli"},
 }
 

@@ -52,7 +52,7 @@ def random_case(count: int = 12) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
     vectors = normalize(torch.randn(2 * count, 5, generator=generator, dtype=torch.float64), dim=1)
     labels = torch.randint(4, (count,), generator=generator).repeat(2)
-    return vectors, labels, labels >= 2
+    return vectors, labels, torch.tensor([False, False, True, True])
 
 
 def joined(*batches: Batch) -> Batch:
@@ -67,22 +67,22 @@ def joined(*batches: Batch) -> Batch:
 
 def test_contrast_by_hand_divides_by_all_vectors() -> None:
     vectors, labels = unit((1, 0), (0, 1), (1, 0), (0, 1)), torch.tensor([1, 0, 1, 0])
-    loss = contrast(similarities(vectors), labels, labels == 1, 0.5)
+    loss = contrast(vectors, similarities(vectors), labels, torch.tensor([False, True]), 0.5)
     assert loss.item() == pytest.approx(0.855517, abs=1e-6)
     assert 0.5 / 0.07 * (log(exp(2) + 2) - 2) == pytest.approx(1.711034, abs=1e-6)  # of one anchor
-    everyone = contrast(similarities(vectors), labels, labels >= 0, 0.5)
+    everyone = contrast(vectors, similarities(vectors), labels, torch.tensor([True, True]), 0.5)
     assert everyone.item() == pytest.approx(1.711034, abs=1e-6)
 
 
 def test_contrast_is_the_formula_written_out_in_loops() -> None:
-    vectors, labels, anchors = random_case()
+    vectors, labels, current = random_case()
     total = 0.0
     for a, anchor in enumerate(vectors):
         others = [b for b in range(len(vectors)) if b != a]
         denominator = torch.stack([(anchor @ vectors[b] / 0.3).exp() for b in others]).sum().log()
         gains = [anchor @ vectors[b] / 0.3 - denominator for b in others if labels[b] == labels[a]]
-        total += -0.3 / 0.07 * float(sum(gains)) / len(gains) * float(anchors[a])
-    loss = contrast(similarities(vectors), labels, anchors, 0.3)
+        total += -0.3 / 0.07 * float(sum(gains)) / len(gains) * float(current[labels[a]])
+    loss = contrast(vectors, similarities(vectors), labels, current, 0.3)
     assert loss.item() == pytest.approx(total / len(vectors), rel=1e-9)
 
 
@@ -90,6 +90,27 @@ def test_distillation_by_hand() -> None:
     now = similarities(unit((1, 0.2), (0.1, 1), (0.9, -0.3)))
     old = similarities(unit((1, 0), (0, 1), (1, -1)))
     assert distil(now, old, 0.2, 0.01).item() == pytest.approx(0.044391, abs=1e-6)
+
+
+def test_both_gradients_are_those_of_plain_cross_entropies() -> None:
+    vectors, labels, current = random_case()
+    vectors, old, mask = vectors.requires_grad_(), vectors.detach().flip(1), torch.eye(24, dtype=torch.bool)
+
+    def answers(temperature: float) -> Tensor:
+        return (vectors @ vectors.t() / temperature).masked_fill(mask, -1e30).log_softmax(1)
+
+    same = (labels[:, None] == labels) & ~mask
+    contrasts = -(answers(0.3) * same).sum(1) / same.sum(1) * current[labels] * 0.3 / 0.07
+    wanted = (old @ old.t() / 0.05).masked_fill(mask, -1e30).softmax(1)
+    relations = similarities(vectors)
+    for got, expected in (
+        (contrast(vectors, relations, labels, current, 0.3), contrasts.mean()),
+        (distil(relations, similarities(old), 0.2, 0.05), -(answers(0.2) * wanted).sum(1).mean()),
+    ):
+        assert got.item() == pytest.approx(expected.item(), rel=1e-9)
+        slopes = [torch.autograd.grad(loss, vectors, retain_graph=True)[0] for loss in (got, expected)]
+        assert slopes[1].abs().max() > 1e-3
+        assert torch.allclose(*slopes, rtol=1e-9, atol=1e-12)
 
 
 def test_relations_as_they_were_have_no_gradient_and_their_entropy_as_loss() -> None:
@@ -102,25 +123,27 @@ def test_relations_as_they_were_have_no_gradient_and_their_entropy_as_loss() -> 
 
 
 def test_an_old_sample_is_no_anchor_but_is_pushed_away() -> None:
-    vectors, labels, anchors = random_case()
+    vectors, labels, current = random_case()
+    anchors = current[labels]
     vectors.requires_grad_()
-    loss = contrast(similarities(vectors), labels, anchors, 0.5)
+    loss = contrast(vectors, similarities(vectors), labels, current, 0.5)
     (gradient,) = torch.autograd.grad(loss, vectors)
     assert (gradient.norm(dim=1)[~anchors] > 1e-3).all()
-    without = contrast(similarities(vectors[anchors]), labels[anchors], anchors[anchors], 0.5)
+    alone = vectors[anchors]
+    without = contrast(alone, similarities(alone), labels[anchors], current, 0.5)
     assert loss.item() > without.item() * anchors.double().mean().item()  # as a negative it counts
 
 
 def test_the_order_of_a_batch_makes_no_difference() -> None:
-    vectors, labels, anchors = random_case()
+    vectors, labels, current = random_case()
     order = torch.randperm(len(vectors), generator=torch.Generator().manual_seed(1))
     old = vectors.flip(1)
     first = (
-        contrast(similarities(vectors), labels, anchors, 0.5),
+        contrast(vectors, similarities(vectors), labels, current, 0.5),
         distil(similarities(vectors), similarities(old), 0.2, 0.01),
     )
     second = (
-        contrast(similarities(vectors[order]), labels[order], anchors[order], 0.5),
+        contrast(vectors[order], similarities(vectors[order]), labels[order], current, 0.5),
         distil(similarities(vectors[order]), similarities(old[order]), 0.2, 0.01),
     )
     assert [x.item() for x in first] == pytest.approx([x.item() for x in second], rel=1e-12)
@@ -182,10 +205,11 @@ def test_a_step_is_both_losses_of_two_fresh_views_of_the_raw_images(stream: Stre
     twin = build(stream)
     twin.load_state_dict(method.state_dict())
     nn.utils.vector_to_parameters(before, twin.net.parameters())
-    now, old = similarities(twin.net(inputs)), similarities(method.teacher(inputs))
-    labels = batch.labels.repeat(2)
+    vectors, labels = twin.net(inputs), batch.labels.repeat(2)
+    now, old = similarities(vectors), similarities(method.teacher(inputs))
+    current = torch.tensor([False, False, True, True, False, False])
     assert terms["contrast"].item() == pytest.approx(
-        contrast(now, labels, (labels == 2) | (labels == 3), 0.5).item(), rel=1e-5
+        contrast(vectors, now, labels, current, 0.5).item(), rel=1e-5
     )
     assert terms["relations"].item() == pytest.approx(0.5 * distil(now, old, 0.2, 0.01).item(), rel=1e-5)
 

@@ -82,7 +82,7 @@ def test_the_gradient_of_the_penalty_takes_its_target_as_fixed(stream: Stream) -
     batch = first_batch(stream, 1)
     net.zero_grad()
     cross_entropy(net(batch.inputs.double()), batch.labels).backward()
-    got = gradient(net, method.anchors_moved(method.anchors, lr))
+    got = gradient(net, method.anchors_moved(method.anchors, optimizer_of(method, lr)))
     start = weights(net)
     step = torch.cat([p.grad.flatten() for p in net.parameters() if p.grad is not None])
     nn.utils.vector_to_parameters(start - lr * step, net.parameters())

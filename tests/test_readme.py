@@ -21,10 +21,16 @@ def blocks(language: str) -> list[str]:
 
 
 @pytest.mark.parametrize("number", range(len(blocks("python"))))
-def test_python_in_the_readme_runs(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_in_the_readme_runs(
+    number: int, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    exec("\n".join(blocks("python")[: number + 1]), names)
-    if number == 0:
+    exec(blocks("python")[number], names)
+    if "learner" in names:
+        assert names["learner"].classes_.tolist() == [f"digit {digit}" for digit in range(10)]
+        assert (tmp_path / "kept" / "current").read_text() == "v1\n"
+    if "matrix" in names:
         rows = names["matrix"]
         assert [len(row) for row in rows] == [1, 2, 3, 4, 5]
         assert sum(rows[-1]) / 5 > 60
@@ -36,7 +42,8 @@ def test_commands_in_the_readme_are_known() -> None:
     assert len(shown) >= 5
     words = [line.split() for line in shown]
     groups = ("data", "list", "reproduce", "state")
-    verbs = {tuple(word[1:3]) if word[1] in groups else (word[1],) for word in words}
+    with_state = ("memory",)  # ser memory STATE list
+    verbs = {tuple(word[1 : 2 + (word[1] in groups) + 2 * (word[1] in with_state)]) for word in words}
     for verb in verbs:
         result = subprocess.run(
             [sys.executable, "-m", "strongreplay", *verb, "--help"], capture_output=True, text=True

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from strongreplay.engine import evaluate, train_task
     from strongreplay.errors import ConfigError, DataError, RunError, SerError
+    from strongreplay.learner import Learner
     from strongreplay.memory import Memory
     from strongreplay.methods import DER, DERPP, ER, METHODS, SER, SGD, Method, MethodConfig, build_method
     from strongreplay.nets import NETS, Classifier, build_net
@@ -36,6 +37,7 @@ _HOMES = {
     ),
     "engine": ("evaluate", "train_task"),
     "errors": ("ConfigError", "DataError", "RunError", "SerError"),
+    "learner": ("Learner",),
     "memory": ("Memory",),
     "methods": ("DER", "DERPP", "ER", "METHODS", "SER", "SGD", "Method", "MethodConfig", "build_method"),
     "nets": ("NETS", "Classifier", "build_net"),
@@ -45,8 +47,8 @@ _HOMES = {
 
 __all__ = [
     "DER", "DERPP", "ER", "METHODS", "NETS", "SER", "SGD", "STREAMS",
-    "Batch", "Classifier", "ConfigError", "DataError", "Memory", "Method", "MethodConfig", "Problem",
-    "RunConfig", "RunError", "RunRecord", "SerError", "Split", "Stream", "Task", "Terms",
+    "Batch", "Classifier", "ConfigError", "DataError", "Learner", "Memory", "Method", "MethodConfig",
+    "Problem", "RunConfig", "RunError", "RunRecord", "SerError", "Split", "Stream", "Task", "Terms",
     "build_method", "build_net", "build_stream", "derive_generator", "evaluate", "permutation_maps",
     "read_record", "remap_pixels", "resolve", "rotation_maps", "split_by_class", "train_task", "write_record",
 ]  # fmt: skip

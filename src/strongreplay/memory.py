@@ -87,6 +87,7 @@ class Memory(nn.Module, Generic[Row]):
         self.generator = generator
         self.num_seen = 0
         self.num_filled = 0
+        self.ragged = False  # rows of vectors that were shorter when they came end in NaN
 
     def __len__(self) -> int:
         return self.num_filled
@@ -107,10 +108,12 @@ class Memory(nn.Module, Generic[Row]):
         count = len(arriving[0])
         draws = torch.rand(count, dtype=torch.float64, generator=self.generator)
         slots = reservoir_slots(self.num_seen, draws.numpy(), self.capacity)
+        if self.num_filled < min(self.num_seen, self.capacity):
+            slots = self._close_gaps(slots)
         self.num_seen += count
-        self.num_filled = min(self.num_seen, self.capacity)
         kept = np.flatnonzero(slots < self.capacity)
         if len(kept):
+            self.num_filled = max(self.num_filled, 1 + int(slots[kept].max()))
             self._write(slots[kept], kept, arriving)
 
     def sample(self, count: int) -> Row:
@@ -143,6 +146,31 @@ class Memory(nn.Module, Generic[Row]):
         room = max(self.capacity - count, 0)
         if self.num_filled > room:
             self.keep(draw_distinct(self.num_filled, room, self.generator).sort().values)
+
+    def resize(self, capacity: int) -> None:
+        """Room for more or fewer; what has no room any more is forgotten at random."""
+        self.make_room(self.capacity - capacity)
+        added = capacity - self.capacity
+        for name, column in list(self._buffers.items()):
+            assert column is not None
+            room = column.new_zeros((max(added, 0), *column.shape[1:]))
+            self._buffers[name] = torch.cat([column[:capacity], room])
+        self.capacity = capacity
+
+    def widen(self, name: str, width: int) -> None:
+        """Longer vectors from now on; those stored keep their length, and NaN stands for the rest."""
+        column = self._buffers.get(name)
+        if column is not None and column.shape[1] < width:
+            added = column.new_full((len(column), width - column.shape[1]), torch.nan)
+            self._buffers[name], self.ragged = torch.cat([column, added], 1), True
+
+    def _close_gaps(self, slots: Slots) -> Slots:
+        """Where rows were taken out, an item drawn for a slot behind the last row comes next after it."""
+        slots, filled = slots.copy(), self.num_filled
+        for place in np.flatnonzero(slots < self.capacity):
+            slots[place] = min(slots[place], filled)
+            filled = max(filled, slots[place] + 1)
+        return slots
 
     def _write(self, slots: Slots, kept: Slots, arriving: Row) -> None:
         # Two rows of one batch may meet in a slot; the later one stays, as if they had come one by one.
@@ -180,6 +208,8 @@ class Memory(nn.Module, Generic[Row]):
         saved = [state_dict[prefix + name] for name in self.row_type._fields if prefix + name in state_dict]
         if saved:
             self._allocate(self._make(saved))
+            floats = [values for values in saved if values.is_floating_point() and values.dim() == 2]
+            self.ragged = any(bool(values.isnan().any()) for values in floats)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 

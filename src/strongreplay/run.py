@@ -16,6 +16,7 @@ import torch
 from strongreplay import __version__
 from strongreplay.config import RunConfig
 from strongreplay.course import Course, Scores, Watcher
+from strongreplay.devices import find_device
 from strongreplay.engine import NonFiniteError
 from strongreplay.errors import ConfigError, RunError
 from strongreplay.lock import locked
@@ -189,21 +190,6 @@ def make_record(course: Course) -> RunRecord:
         measured["peak_device_memory_bytes"] = torch.cuda.max_memory_allocated(course.device)
     measured["recipe"] = course.config.source
     return RunRecord(course.config.to_dict(), course.results(), measured)
-
-
-def find_device(name: str) -> torch.device:
-    """'auto' is the best there is; anything else must be there."""
-    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    if name == "auto":
-        return torch.device(next(kind for kind, there in available.items() if there))
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = torch.device("meta")
-    if not available.get(device.type, False):
-        usable = ", ".join(kind for kind, there in available.items() if there)
-        raise ConfigError(f"device '{name}' is not available; this machine has {usable}. Use --device auto")
-    return device
 
 
 def describe_machine(device: torch.device) -> dict[str, Any]:

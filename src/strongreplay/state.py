@@ -28,6 +28,16 @@ FORMAT = 1
 TENSORS, TREE, MANIFEST = "tensors.safetensors", "tree.json", "manifest.json"
 MAX_JSON = 2**28  # bytes; a tree of that size is not one of ours
 PREFIX = "state-"
+# What parsing and unpacking raise on bytes that this package did not write.
+MALFORMED = (
+    SafetensorError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    OverflowError,
+)
 
 Tree = Any  # nested dicts, lists and tuples of tensors, numbers, texts, booleans and none
 
@@ -44,11 +54,21 @@ class Checkpoint:
 def pack(tree: Tree) -> tuple[Tree, dict[str, Tensor]]:
     """The tree with every tensor replaced by its name, and the tensors by name."""
     tensors: dict[str, Tensor] = {}
+    storages: set[int] = set()
+
+    def keep(tensor: Tensor, name: str) -> Tree:
+        while name in tensors:  # the keys "a/b" and "a", "b" lead to one name
+            name += "'"
+        tensor = tensor.detach().cpu().contiguous()
+        storage = tensor.untyped_storage().data_ptr()
+        # Tied weights and overlapping views: safetensors takes only tensors with memory of their own
+        tensors[name] = tensor.clone() if storage in storages else tensor
+        storages.add(storage)
+        return {"tensor": name}
 
     def visit(node: Tree, name: str) -> Tree:
         if isinstance(node, Tensor):
-            tensors[name] = node.detach().cpu().contiguous()
-            return {"tensor": name}
+            return keep(node, name)
         if isinstance(node, dict):  # as pairs, because keys may be numbers
             return {"dict": [[key, visit(value, f"{name}/{key}")] for key, value in node.items()]}
         if isinstance(node, list | tuple):
@@ -180,7 +200,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         tree = unpack(json.loads(tree_bytes), tensors)
         if not isinstance(tree, dict):
             raise TypeError("the tree is no dict")
-    except (SafetensorError, ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
+    except MALFORMED as error:
         raise DataError(f"{path}: not a checkpoint of this package ({error}); remove the folder") from None
     return Checkpoint(path, manifest, migrate(manifest["format"], tree))
 
@@ -194,7 +214,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         known = sorted(files) == sorted((TENSORS, TREE)) and all(
             int(files[name]["bytes"]) >= 0 for name in files
         )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+    except MALFORMED as error:
         raise DataError(f"{file}: not a manifest ({type(error).__name__}: {error}); remove {path}") from None
     if number > FORMAT:
         raise DataError(f"{file}: checkpoint format {number} is newer than {FORMAT}; update strongreplay")
@@ -204,27 +224,28 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return found
 
 
-def read_checked(file: Path, entry: dict[str, Any]) -> bytes:
+def read_checked(file: Path, entry: dict[str, Any], remedy: str = "") -> bytes:
     """A file whose size and sum are those of the manifest."""
-    size = int(entry["bytes"])
-    data = read_plain(file, size)
+    size, remedy = int(entry["bytes"]), remedy or f"remove {file.parent}"
+    data = read_plain(file, size, remedy)
     if len(data) != size:
-        raise DataError(f"{file}: {len(data)} bytes instead of {size}, it is cut off; remove {file.parent}")
+        raise DataError(f"{file}: {len(data)} bytes instead of {size}, it is cut off; {remedy}")
     if sha256(data) != entry["sha256"]:
-        raise DataError(f"{file}: its SHA-256 does not fit the manifest, it is damaged; remove {file.parent}")
+        raise DataError(f"{file}: its SHA-256 does not fit the manifest, it is damaged; {remedy}")
     return data
 
 
-def read_plain(file: Path, most: int) -> bytes:
+def read_plain(file: Path, most: int, remedy: str = "") -> bytes:
     """The bytes of a regular file, no more than `most`; a link could lead anywhere and is refused."""
+    remedy = remedy or f"remove {file.parent}"
     try:
         if file.is_symlink() or file.parent.is_symlink():
-            raise DataError(f"{file}: a link where a file should be; remove {file.parent}")
+            raise DataError(f"{file}: a link where a file should be; {remedy}")
         if not file.is_file():
-            raise DataError(f"{file}: missing; remove {file.parent}")
+            raise DataError(f"{file}: missing; {remedy}")
         size = file.stat().st_size
         if size > most:
-            raise DataError(f"{file}: {size} bytes, at most {most} expected; remove {file.parent}")
+            raise DataError(f"{file}: {size} bytes, at most {most} expected; {remedy}")
         return file.read_bytes()
     except OSError as error:
         raise DataError(f"{file}: not readable ({error.strerror or error})") from None

@@ -6,7 +6,23 @@ from typing import Annotated
 import typer
 
 from strongreplay import __version__
-from strongreplay.cli import data, listing, report, reproduce, show, state, train
+from strongreplay.cli import (
+    answer,
+    data,
+    diff,
+    evaluate,
+    export,
+    learn,
+    listing,
+    memory,
+    report,
+    reproduce,
+    show,
+    state,
+    status,
+    train,
+    versions,
+)
 from strongreplay.errors import ConfigError, SerError
 
 app = typer.Typer(
@@ -15,6 +31,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("learn")(learn.learn_command)
+app.command("predict")(answer.predict_command)
+app.command("evaluate")(evaluate.evaluate_command)
+app.command("status")(status.status_command)
+app.command("history")(versions.history_command)
+app.command("diff")(diff.diff_command)
+app.command("rollback")(versions.rollback_command)
+app.add_typer(memory.app, name="memory")
+app.command("export")(export.export_command)
 app.command("run")(train.run_command)
 app.command("resume")(train.resume_command)
 app.command("compare")(show.compare_command)

@@ -7,11 +7,12 @@ are decoded. Every header is read before the first pixel, so a bad file is told 
 import csv
 import io
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import isqrt
 from pathlib import Path
+from statistics import median_low
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -58,30 +59,71 @@ class Item(NamedTuple):
     file: Path
 
 
+class Header(NamedTuple):
+    """What is known of an image before its pixels are."""
+
+    is_grey: bool
+    shorter_side: int
+
+
 def read_images(
-    source: Path, side: int | None, channels: int | None, progress: Progress | None = None
+    source: Path,
+    side: int | None,
+    channels: int | None,
+    progress: Progress | None = None,
+    *,
+    largest: int | None = None,
 ) -> Images:
-    """All images of a folder or manifest, in order; without a side they must have one size already."""
-    _check_settings(side, channels)
-    with _reading(source, "give a folder of class folders, or a CSV manifest"):
+    """All images of a folder or manifest, in order; sizes must agree if there is neither side nor largest."""
+    check_settings(side, channels)
+    with telling(source, "give a folder of class folders, or a CSV manifest"):
         source.stat()
         items = list_folder(source) if source.is_dir() else list_manifest(source)
     inputs: Bytes | None = None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow warns about side data that plays no part here
-        grey = [_is_grey(item.file) for item in items]
-        channels = channels or (1 if all(grey) else 3)
+        headers = [_read_header(item.file) for item in items]
+        channels = channels or choose_channels(headers)
+        if side is None and largest is not None:
+            side = choose_side(headers, largest)
         for row, item in enumerate(items):
             with _opened(item.file) as image:
                 pixels = decode(image, side, channels)
             if inputs is None:
-                inputs = _allocate(source, (len(items), *pixels.shape))
+                inputs = allocate(source, (len(items), *pixels.shape))
             elif pixels.shape != inputs.shape[1:]:
                 raise _unequal(source, items[0].name, inputs.shape, item.name, pixels.shape)
             inputs[row] = pixels
-            if progress and ((row + 1) % PROGRESS_STEP == 0 or row + 1 == len(items)):
-                progress("reading images", row + 1, len(items))
+            report(progress, row + 1, len(items))
     return Images(torch.from_numpy(inputs), [item.label for item in items], [item.name for item in items])
+
+
+def read_image(path: Path, side: int, channels: int) -> Bytes:
+    """One image file, wherever it lies, as decode gives it."""
+    with warnings.catch_warnings(), telling(path, REPLACE):
+        warnings.simplefilter("ignore")
+        if path.exists() and not path.is_file():  # a pipe would be waited for without end
+            raise Damaged(path, "is no regular file")
+        with _opened(path) as image:
+            return decode(image, side, channels)
+
+
+def header_of(image: "Image.Image") -> Header:
+    return Header(image.mode in GREY, min(image.size))  # EXIF may turn it, which leaves both as they are
+
+
+def choose_side(headers: Sequence[Header], largest: int) -> int:
+    """The middle one of the shorter sides, so that one odd image decides nothing, up to the largest."""
+    return min(median_low(header.shorter_side for header in headers), largest)
+
+
+def choose_channels(headers: Sequence[Header]) -> int:
+    return 1 if all(header.is_grey for header in headers) else 3
+
+
+def report(progress: Progress | None, done: int, total: int) -> None:
+    if progress and (done % PROGRESS_STEP == 0 or done == total):
+        progress("reading images", done, total)
 
 
 def list_folder(folder: Path) -> list[Item]:
@@ -91,7 +133,7 @@ def list_folder(folder: Path) -> list[Item]:
     for place in _entries(folder):
         if not place.is_dir():
             continue
-        label = _text(place.name, folder)
+        label = check_name(place.name, folder)
         files = [path for path in _entries(place) if path.suffix.lower() in ENDINGS and not path.is_dir()]
         if not files:
             raise DataError(
@@ -99,7 +141,7 @@ def list_folder(folder: Path) -> list[Item]:
                 "put images straight into it or take the folder out"
             )
         for path in files:
-            name = f"{label}/{_text(path.name, place)}"
+            name = f"{label}/{check_name(path.name, place)}"
             items.append(Item(name, label, _inside(path, root)))
     if not items:
         raise DataError(
@@ -112,7 +154,7 @@ def list_folder(folder: Path) -> list[Item]:
 def list_manifest(manifest: Path) -> list[Item]:
     """The images that a CSV file with the header path,label names, in its order."""
     remedy = f"write UTF-8 lines under the header {','.join(HEADER)}"
-    with _reading(manifest, remedy):
+    with telling(manifest, remedy):
         if not manifest.is_file() or manifest.stat().st_size > MANIFEST_LIMIT:
             raise Damaged(manifest, f"must be a regular file of at most {MANIFEST_LIMIT:,} bytes")
         root = manifest.parent.resolve()
@@ -133,8 +175,8 @@ def _manifest_item(manifest: Path, root: Path, line: int, row: list[str]) -> Ite
     if len(row) != len(HEADER):
         raise DataError(f"{where} must have a path and a label, got {len(row)} fields; mend the line")
     path, label = row[0], row[1].strip()  # a blank beside the comma must not make another class
-    file = _inside(manifest.parent / _text(path, where), root)
-    return Item(file.relative_to(root).as_posix(), _text(label, where), file)
+    file = _inside(manifest.parent / check_name(path, where), root)
+    return Item(file.relative_to(root).as_posix(), check_name(label, where), file)
 
 
 def decode(image: "Image.Image", side: int | None, channels: int) -> Bytes:
@@ -169,7 +211,7 @@ def _opened(path: Path) -> Iterator["Image.Image"]:
     """An image with a header that is fit to be decoded; whatever goes wrong inside is a DataError."""
     from PIL import Image, UnidentifiedImageError
 
-    with _reading(path, REPLACE):
+    with telling(path, REPLACE):
         if (size := path.stat().st_size) > FILE_LIMIT:
             raise Damaged(path, f"has {size:,} bytes, expected at most {FILE_LIMIT:,}")
         try:
@@ -186,13 +228,14 @@ def _opened(path: Path) -> Iterator["Image.Image"]:
             raise Damaged(path, f"needs too much memory, expected at most {PIXEL_LIMIT:,} pixels") from error
 
 
-def _is_grey(path: Path) -> bool:
+def _read_header(path: Path) -> Header:
     with _opened(path) as image:
-        return image.mode in GREY
+        return header_of(image)
 
 
 @contextmanager
-def _reading(path: Path, remedy: str) -> Iterator[None]:
+def telling(path: Path, remedy: str) -> Iterator[None]:
+    """Whatever goes wrong while reading a file becomes one DataError that says what to do."""
     try:
         with reading(path):
             yield
@@ -202,13 +245,13 @@ def _reading(path: Path, remedy: str) -> Iterator[None]:
 
 def _entries(folder: Path) -> list[Path]:
     """What lies in a folder and is not hidden, by name."""
-    with _reading(folder, REPLACE):
+    with telling(folder, REPLACE):
         return sorted((p for p in folder.iterdir() if not p.name.startswith(".")), key=lambda p: p.name)
 
 
 def _inside(path: Path, root: Path) -> Path:
     """The regular file behind a path, links followed, if it lies in the root."""
-    with _reading(path, REPLACE):
+    with telling(path, REPLACE):
         file = path.resolve()
         if not file.is_relative_to(root):
             raise DataError(f"{path} must stay inside {root}, got {file}; copy the file into the folder")
@@ -217,14 +260,14 @@ def _inside(path: Path, root: Path) -> Path:
         return file
 
 
-def _text(name: str, where: object) -> str:
+def check_name(name: str, where: object) -> str:
     """A name that can be shown and written anywhere."""
     if not name.strip() or any(ord(sign) < 32 or 0xD800 <= ord(sign) < 0xE000 for sign in name):
         raise DataError(f"{where}: names must be text without control characters, got {name!a}; rename it")
     return name
 
 
-def _check_settings(side: int | None, channels: int | None) -> None:
+def check_settings(side: int | None, channels: int | None) -> None:
     largest = isqrt(PIXEL_LIMIT)
     if side is not None and not 1 <= side <= largest:
         raise ConfigError(f"side must be 1 to {largest} pixels, got {side}; give another or none")
@@ -234,7 +277,8 @@ def _check_settings(side: int | None, channels: int | None) -> None:
         )
 
 
-def _allocate(source: Path, shape: tuple[int, ...]) -> Bytes:
+def allocate(source: object, shape: tuple[int, ...]) -> Bytes:
+    """Room for images, or a DataError that names the source and what it needs."""
     try:
         return np.empty(shape, np.uint8)
     except (MemoryError, ValueError) as error:

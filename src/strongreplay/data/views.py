@@ -31,11 +31,41 @@ def normalise(mean: Sequence[float], std: Sequence[float]) -> View:
     return view
 
 
-def crop_flip(images: Tensor, pad: int, generator: torch.Generator) -> Tensor:
+def standardise(mean: Sequence[float], std: Sequence[float]) -> View:
+    """A view of float features that standardises each of them."""
+    means, stds = torch.tensor(mean), torch.tensor(std)
+
+    def view(features: Tensor) -> Tensor:
+        nonlocal means, stds
+        if means.device != features.device:
+            means, stds = means.to(features.device), stds.to(features.device)
+        return (features - means).div_(stds)
+
+    return view
+
+
+def moments(inputs: Tensor) -> tuple[list[float], list[float]]:
+    """Mean and deviation of each channel of images in [0, 1], or of each feature; a constant one has 1."""
+    if inputs.dtype == torch.uint8:
+        counts = torch.zeros(inputs.shape[1], 256, dtype=torch.float64)
+        for images in inputs.split(1000):
+            for channel, pixels in enumerate(images.unbind(1)):
+                counts[channel] += torch.bincount(pixels.flatten(), minlength=256)
+        values, shares = torch.arange(256) / 255, counts / counts.sum(1, keepdim=True)
+        mean = (shares * values).sum(1)
+        variance = (shares * (values - mean[:, None]).square()).sum(1)
+    else:
+        mean = inputs.mean(0, dtype=torch.float64)
+        variance = (inputs - mean).square().mean(0)
+    deviation = variance.sqrt()
+    return mean.tolist(), deviation.where(deviation > 1e-6, 1.0).tolist()
+
+
+def crop_flip(images: Tensor, pad: int, generator: torch.Generator, flip: bool = True) -> Tensor:
     """Each image cropped at its own place out of its zero-padded self and mirrored by its own fair coin."""
     count, channels, height, width = images.shape
     offsets = torch.randint(2 * pad + 1, (2, count, 1), generator=generator)
-    mirrored = torch.randint(2, (count, 1), generator=generator)
+    mirrored = torch.randint(2, (count, 1), generator=generator) * flip
     columns = torch.arange(width)
     columns = torch.where(mirrored.bool(), width - 1 - columns, columns) + offsets[1]  # (B, W)
     rows = torch.arange(height) + offsets[0]  # (B, H)

@@ -47,6 +47,7 @@ class MethodRow:
     refusal: str = ""  # why a setting is missing above
     on_union: bool = False  # trains once, on all tasks together
     net: str | None = None  # the net it is made for, where that is not the stream's
+    grows: bool = False  # goes on when the head gets more outputs
     cost: float = 1.0  # about so many plain training steps is one of its own
 
     @property
@@ -55,7 +56,9 @@ class MethodRow:
 
 
 METHODS: dict[str, MethodRow] = {
-    "sgd": MethodRow(SGD, SGDConfig, "SGD", "fine-tune on each task in turn: the lower bound", "-"),
+    "sgd": MethodRow(
+        SGD, SGDConfig, "SGD", "fine-tune on each task in turn: the lower bound", "-", grows=True
+    ),
     "joint": MethodRow(
         SGD,
         SGDConfig,
@@ -98,7 +101,14 @@ METHODS: dict[str, MethodRow] = {
         cost=1.4,
     ),
     "er": MethodRow(
-        ER, ERConfig, "ER", "replay remembered samples", "Riemer et al. 2019", keeps="memory", cost=2
+        ER,
+        ERConfig,
+        "ER",
+        "replay remembered samples",
+        "Riemer et al. 2019",
+        keeps="memory",
+        grows=True,
+        cost=2,
     ),
     "gem": MethodRow(
         GEM,
@@ -180,6 +190,7 @@ METHODS: dict[str, MethodRow] = {
         "match stored logits",
         "Buzzega et al. 2020",
         keeps="memory with logits",
+        grows=True,
         cost=2,
     ),
     "derpp": MethodRow(
@@ -189,6 +200,7 @@ METHODS: dict[str, MethodRow] = {
         "match stored logits and labels",
         "Buzzega et al. 2020",
         keeps="memory with logits",
+        grows=True,
         cost=3,
     ),
     "rm": MethodRow(
@@ -210,6 +222,7 @@ METHODS: dict[str, MethodRow] = {
         "replay, and stay near the surer of two averaged nets",
         "Arani et al. 2022",
         keeps="memory, two averaged nets",
+        grows=True,
         cost=4,
     ),
     "tamil": MethodRow(
@@ -257,6 +270,7 @@ METHODS: dict[str, MethodRow] = {
         "Zhuo et al. 2023",
         keeps="memory with logits, old net",
         needs="boundaries",
+        grows=True,
         cost=2.4,
     ),
 }

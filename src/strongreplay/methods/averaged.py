@@ -6,10 +6,12 @@ evaluation mode they would stay at mean 0 and variance 1, and the net would answ
 """
 
 from copy import deepcopy
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+
+from strongreplay.nets import Classifier
 
 Net = TypeVar("Net", bound=nn.Module)
 Statistics = Literal["replay", "working"]
@@ -38,6 +40,14 @@ class AveragedNet(nn.Module, Generic[Net]):
     def forward(self, *inputs: Tensor) -> Tensor:
         logits: Tensor = self.copy(*inputs)
         return logits
+
+    def take_head(self) -> None:
+        """The live net's head has grown: the rows that are new start as they are there."""
+        mine, its = (cast(Classifier, net) for net in (self.copy, self._live[0]))
+        head, known = deepcopy(its.head).requires_grad_(False), mine.head.out_features
+        with torch.no_grad():
+            head.weight[:known], head.bias[:known] = mine.head.weight, mine.head.bias
+        mine.head = head
 
     @torch.no_grad()
     def follow(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
+from torch.nn.functional import mse_loss
 from torch.optim import Optimizer
 
 from strongreplay.errors import ConfigError
@@ -46,6 +47,10 @@ class Method(nn.Module):
 
     def end_task(self, task: Task) -> None:
         """Snapshots, importance weights, herding, probes."""
+
+    def grow(self, num_classes: int, generator: torch.Generator) -> None:
+        """New classes were met: widen the head and whatever else has a place for each class."""
+        cast(Classifier, self.net).grow(num_classes, generator)
 
     def predict(self, inputs: Tensor) -> Tensor:
         """(B, C) scores over classes."""
@@ -167,6 +172,21 @@ def with_features(net: nn.Module, method: str) -> Classifier:
     )
 
 
+def squared_distance(logits: Tensor, target: Tensor, ragged: bool, summed: bool = False) -> Tensor:
+    """Mean over samples of the mean, or sum, over the columns their targets were made with.
+
+    They are the first ones; in a ragged target NaN stands for those that some samples do not have.
+    """
+    width = target.shape[1]
+    logits = logits if logits.shape[1] == width else logits[:, :width]
+    if not ragged:
+        distance = mse_loss(logits, target)
+        return distance * width if summed else distance
+    known = ~target.isnan()
+    sums = (logits - target.where(known, logits.detach())).square().sum(1)
+    return (sums if summed else sums / known.sum(1)).mean()
+
+
 def load_late(module: nn.Module, state_dict: dict[str, Any], prefix: str, *names: str) -> None:
     """Make room for buffers that appear while learning, as the state has them, before it is loaded."""
     device = next(module.parameters()).device
@@ -213,5 +233,6 @@ __all__ = [
     "plain_answer",
     "replay_count",
     "share_of_memory",
+    "squared_distance",
     "with_features",
 ]

@@ -75,6 +75,11 @@ class CLSER(Method):
             "consistency": self.config.penalty * distance,
         }
 
+    def grow(self, num_classes: int, generator: torch.Generator) -> None:
+        super().grow(num_classes, generator)
+        self.plastic.take_head()
+        self.stable.take_head()
+
     def predict(self, inputs: Tensor) -> Tensor:
         return self.predictors()[self.config.eval_net](inputs)
 

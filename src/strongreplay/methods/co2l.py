@@ -21,7 +21,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import cross_entropy, log_softmax, normalize
+from torch.nn.functional import cross_entropy, normalize
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import MultiStepLR
 
@@ -130,8 +130,9 @@ class Co2L(Method):
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
         config = self.config
         inputs, labels = self.view(batch.images.repeat(2, 1, 1, 1), self.views), batch.labels.repeat(2)
-        relations = similarities(self.net(inputs))
-        terms = {"contrast": contrast(relations, labels, self.current[labels], config.temperature)}
+        vectors = self.net(inputs)
+        relations = similarities(vectors)
+        terms = {"contrast": contrast(vectors, relations, labels, self.current, config.temperature)}
         if self.teacher.exists and config.distillation:
             old = similarities(self.teacher(inputs))
             loss = distil(relations, old, config.kappa, config.teacher_kappa)
@@ -219,26 +220,52 @@ def similarities(vectors: Tensor) -> Tensor:
     return relations
 
 
-def contrast(relations: Tensor, labels: Tensor, anchors: Tensor, temperature: float) -> Tensor:
+class LogSumExp(Function):
+    """(n,) logarithm of the summed exponentials of each row over a temperature, in few passes."""
+
+    @staticmethod
+    def forward(ctx: Any, relations: Tensor, temperature: float) -> Tensor:
+        scaled = relations / temperature
+        peaks = scaled.amax(1, keepdim=True)
+        parts = scaled.sub_(peaks).exp_()
+        sums = parts.sum(1, keepdim=True)
+        ctx.save_for_backward(parts, sums * temperature)
+        return (peaks + sums.log()).squeeze(1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        parts, sums = ctx.saved_tensors
+        return parts * (gradient[:, None] / sums), None
+
+
+def log_sum_exp(relations: Tensor, temperature: float) -> Tensor:
+    sums: Tensor = LogSumExp.apply(relations, temperature)  # type: ignore[no-untyped-call]
+    return sums
+
+
+def contrast(
+    vectors: Tensor, relations: Tensor, labels: Tensor, current: Tensor, temperature: float
+) -> Tensor:
     """Supervised contrastive loss: an anchor wants all others of its label near, each as much as the next.
 
-    The mean is over all vectors, anchors or not. Every one has another of its label: its image's other view.
+    Anchors are the samples of current classes; the mean is over all vectors. Every one has another of its
+    label: its image's other view.
     """
-    numbers = labels.to(relations.dtype)  # compared straight into numbers: a tenth of the time through bools
-    wanted = torch.eq(numbers[:, None], numbers, out=torch.empty_like(relations)).fill_diagonal_(0)
-    wanted.mul_((anchors / wanted.sum(1))[:, None])
-    return temperature / BASE_TEMPERATURE * divergence(relations, wanted, temperature)
+    # The mean product with others of a label is the product with their mean: no (n, n) numbers are needed.
+    sums = vectors.new_zeros(len(current), vectors.shape[1]).index_add(0, labels, vectors)
+    counts = vectors.new_zeros(len(current)).index_add(0, labels, torch.ones_like(vectors[:, 0]))
+    others = sums.index_select(0, labels) - vectors
+    near = (others * vectors).sum(1) / (counts[labels] - 1)
+    losses = log_sum_exp(relations, temperature) - near / temperature
+    return temperature / BASE_TEMPERATURE * (current[labels] * losses).mean()
 
 
 def distil(relations: Tensor, old: Tensor, kappa: float, teacher_kappa: float) -> Tensor:
     """Instance-wise relation distillation: each vector wants others as near as the old net put them."""
-    return divergence(relations, (old / teacher_kappa).softmax(1), kappa)
-
-
-def divergence(relations: Tensor, wanted: Tensor, temperature: float) -> Tensor:
-    """Cross-entropy with wanted shares, the mean over rows; as one product it takes fewer passes."""
-    answers = log_softmax(relations / temperature, 1)
-    return torch.dot(answers.view(-1), wanted.view(-1)) / -len(wanted)
+    wanted = (old / teacher_kappa).softmax(1)
+    near = torch.dot(relations.view(-1), wanted.view(-1)) / len(wanted)
+    return log_sum_exp(relations, kappa).mean() - near / kappa
 
 
 def choose(labels: Tensor, classes: list[int], total: float, generator: torch.Generator) -> Tensor:

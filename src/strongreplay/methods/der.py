@@ -8,13 +8,21 @@ step, on the augmented view, in training mode, all columns; the distance is the 
 
 from typing import NamedTuple
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 from strongreplay.memory import Memory
-from strongreplay.methods.base import Method, Problem, ReplayConfig, descend, replay_count
+from strongreplay.methods.base import (
+    Method,
+    Problem,
+    ReplayConfig,
+    descend,
+    replay_count,
+    squared_distance,
+)
 from strongreplay.types import Batch, Terms
 
 
@@ -40,7 +48,12 @@ class DER(Method):
         if len(self.memory) and self.config.alpha:
             replayed = self.memory.sample(replay_count(self.config, batch))
             replayed_logits = self.net(self.view(replayed.images))
-            terms["backward"] = self.config.alpha * mse_loss(replayed_logits, replayed.logits)
+            distance = squared_distance(replayed_logits, replayed.logits, self.memory.ragged)
+            terms["backward"] = self.config.alpha * distance
         terms = descend(optimizer, terms)
         self.memory.add(Sample(batch.images, logits.detach()))
         return terms
+
+    def grow(self, num_classes: int, generator: torch.Generator) -> None:
+        super().grow(num_classes, generator)
+        self.memory.widen("logits", num_classes)

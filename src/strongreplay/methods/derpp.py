@@ -8,13 +8,21 @@ the letters: alpha weighs logits and beta labels here; in SER beta weighs forwar
 
 from typing import NamedTuple
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 from strongreplay.memory import Memory
-from strongreplay.methods.base import Method, Problem, ReplayConfig, descend, replay_count
+from strongreplay.methods.base import (
+    Method,
+    Problem,
+    ReplayConfig,
+    descend,
+    replay_count,
+    squared_distance,
+)
 from strongreplay.types import Batch, Terms
 
 
@@ -42,7 +50,8 @@ class DERPP(Method):
         if len(self.memory) and self.config.alpha:
             replayed = self.memory.sample(count)
             replayed_logits = self.net(self.view(replayed.images))
-            terms["backward"] = self.config.alpha * mse_loss(replayed_logits, replayed.logits)
+            distance = squared_distance(replayed_logits, replayed.logits, self.memory.ragged)
+            terms["backward"] = self.config.alpha * distance
         if len(self.memory) and self.config.beta:
             replayed = self.memory.sample(count)
             replayed_logits = self.net(self.view(replayed.images))
@@ -50,3 +59,7 @@ class DERPP(Method):
         terms = descend(optimizer, terms)
         self.memory.add(Sample(batch.images, batch.labels, logits.detach()))
         return terms
+
+    def grow(self, num_classes: int, generator: torch.Generator) -> None:
+        super().grow(num_classes, generator)
+        self.memory.widen("logits", num_classes)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, log_softmax, nll_loss
 from torch.optim import Optimizer
 
 from strongreplay.memory import Memory, draw_distinct
@@ -65,13 +65,12 @@ class ERT(Method):
             slots, stored = slots.to(labels.device), self.memory.rows
             inputs = torch.cat([inputs, self.view(stored.images.index_select(0, slots))])
             labels, name = torch.cat([labels, stored.labels.index_select(0, slots)]), "mixed"
-        logits = self.net(inputs)
+        answers = log_softmax(self.net(inputs), 1)
+        terms = descend(optimizer, {name: nll_loss(answers, labels)})
         if self.config.lars:
-            losses = cross_entropy(logits, labels, reduction="none")
-            terms, scores = descend(optimizer, {name: losses.mean()}), -losses.detach()
+            scores = answers.detach().gather(1, labels[:, None]).squeeze(1)
         else:
-            terms = descend(optimizer, {name: cross_entropy(logits, labels)})
-            scores = logits.new_zeros(len(labels))
+            scores = answers.new_zeros(len(labels))
         if len(slots) and self.config.lars:
             stored.scores.index_copy_(0, slots, scores[len(batch) :])
         self.remember(Sample(batch.images, batch.labels, scores[: len(batch)]))
@@ -90,22 +89,22 @@ class ERT(Method):
             memory.add(arriving)
             return
         count, free = len(arriving.labels), memory.capacity - len(memory)
-        draws = torch.rand(count, 2, dtype=torch.float64, generator=memory.generator)
+        draws = torch.rand(count, 2, dtype=torch.float64, generator=memory.generator).numpy()
+        first = memory.num_seen + 1
+        memory.num_seen += count
         if free:
             memory.append(Sample(*(column[:free] for column in arriving)))
+        elif draws[:, 0].min() * first >= memory.capacity:
+            return  # nobody enters, as in most steps of a long stream: told without looking at each one
         # Algorithm R would overwrite slot floor(draw * n) of n items so far; here it decides who enters
-        places = draws[:, 0].numpy() * np.arange(memory.num_seen + 1, memory.num_seen + count + 1)
-        memory.num_seen += count
-        admitted = free + np.flatnonzero(places[free:] < memory.capacity)
-        if len(admitted) == 0:
-            return
-        rows, chances = memory.rows, draws[:, 1:].to(arriving.scores)
+        places = draws[:, 0] * np.arange(first, first + count)
+        rows = memory.rows
         # Each admitted item changes the next one's odds. The slots stay on the device: nothing is waited for.
-        for number in admitted:
+        for number in free + np.flatnonzero(places[free:] < memory.capacity):
             bounds = victim_weights(
                 rows.labels, rows.scores, len(self.corrected), config.brs, config.lars
             ).cumsum_(0)
-            draw = chances[number] * bounds[-1]
+            draw = float(draws[number, 1]) * bounds[-1:]
             slot = torch.searchsorted(bounds, draw, right=True).clamp_(max=len(bounds) - 1)
             for column, values in zip(rows, arriving, strict=True):
                 column.index_copy_(0, slot, values[number : number + 1])

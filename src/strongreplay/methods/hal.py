@@ -88,29 +88,28 @@ class HAL(Method):
         terms = {name: cross_entropy(self.net(inputs), labels)}
         optimizer.zero_grad()
         terms[name].backward()
-        if self.anchors is not None:
-            moved = self.anchors_moved(self.anchors, optimizer.param_groups[0]["lr"])
-            terms["anchors"] = self.config.penalty * moved
-            terms["anchors"].backward()  # adds to the gradient above
-        optimizer.step()
-        self.follow(batch)
+        if self.config.penalty:
+            with evaluation_mode(self.net):
+                if self.anchors is not None:
+                    terms["anchors"] = self.config.penalty * self.anchors_moved(self.anchors, optimizer)
+                    terms["anchors"].backward()  # adds to the gradient above
+                optimizer.step()
+                self.follow(batch)
+        else:
+            optimizer.step()
         self.memory.add(Sample(batch.images, batch.labels))
         return {name: term.detach() for name, term in terms.items()}
 
-    def anchors_moved(self, anchors: Tensor, lr: float) -> Tensor:
-        """How far the step along the gradient so far would move the answers to the anchors."""
-        with evaluation_mode(self.net):
-            with torch.no_grad(), after_step(self.net, lr):
-                target = self.net(anchors)
-            return mse_loss(self.net(anchors), target)
+    def anchors_moved(self, anchors: Tensor, optimizer: Optimizer) -> Tensor:
+        """How far a plain step along the gradient so far would move the answers to the anchors."""
+        with torch.no_grad(), after_step(optimizer):
+            target = self.net(anchors)
+        return mse_loss(self.net(anchors), target)
 
     @torch.no_grad()
     def follow(self, batch: Batch) -> None:
         """Let the mean feature follow the stream, as the net after the step sees it."""
-        if self.config.penalty:
-            with evaluation_mode(self.net):
-                now = self.net.features(batch.inputs).mean(0)
-            self.mean_feature.lerp_(now, 1 - self.config.beta)
+        self.mean_feature.lerp_(self.net.features(batch.inputs).mean(0), 1 - self.config.beta)
 
     def end_task(self, task: Task) -> None:
         if self.config.penalty:
@@ -152,13 +151,12 @@ class HAL(Method):
 
 
 @contextmanager
-def after_step(net: nn.Module, lr: float) -> Iterator[None]:
-    """Inside, the net has the weights that a plain step along its gradients would give it."""
-    parameters = [parameter for parameter in net.parameters() if parameter.grad is not None]
+def after_step(optimizer: Optimizer) -> Iterator[None]:
+    """Inside, the weights are what a plain step along their gradients would make of them."""
+    lr = optimizer.param_groups[0]["lr"]
+    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     kept = [parameter.data for parameter in parameters]
-    moved = torch._foreach_add(
-        kept, [gradient for p in parameters if (gradient := p.grad) is not None], alpha=-lr
-    )
+    moved = torch._foreach_add(kept, [parameter.grad for parameter in parameters], alpha=-lr)
     try:
         for parameter, weights in zip(parameters, moved, strict=True):
             parameter.data = weights

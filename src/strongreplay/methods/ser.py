@@ -13,9 +13,10 @@ batches.
 
 from typing import Literal, NamedTuple
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 from strongreplay.memory import Memory
@@ -27,6 +28,7 @@ from strongreplay.methods.base import (
     descend,
     plain_answer,
     replay_count,
+    squared_distance,
 )
 from strongreplay.types import Batch, Task, Terms
 
@@ -67,11 +69,13 @@ class SER(Method):
         terms = {"current": cross_entropy(logits, batch.labels)}  # Eq. 2
 
         if self.old_net.exists:  # t > 1; the first task is plain training
-            if "replay" in config.terms or "backward" in config.terms:
+            if len(self.memory) and ("replay" in config.terms or "backward" in config.terms):
                 replayed = self.memory.sample(replay_count(config, batch))
                 replayed_logits = self.net(self.view(replayed.images))  # f(x^m; theta_t)
                 terms["replay"] = cross_entropy(replayed_logits, replayed.labels)  # Eq. 4
-                terms["backward"] = config.alpha * self.distance(replayed_logits, replayed.logits)  # Eq. 6
+                terms["backward"] = config.alpha * self.distance(
+                    replayed_logits, replayed.logits, self.memory.ragged
+                )  # Eq. 6
             if "forward" in config.terms:
                 terms["forward"] = config.beta * self.distance(logits, self.old_net(batch.inputs))  # Eq. 7
             terms = {name: term for name, term in terms.items() if name in config.terms}
@@ -82,11 +86,13 @@ class SER(Method):
         self.memory.add(Sample(batch.images, batch.labels, logits.detach()))
         return terms
 
-    def distance(self, logits: Tensor, target: Tensor) -> Tensor:
+    def distance(self, logits: Tensor, target: Tensor, ragged: bool = False) -> Tensor:
         """Over the columns the target was made with: all of them, unless the head has grown since."""
-        width = target.shape[1]
-        squared = mse_loss(logits if logits.shape[1] == width else logits[:, :width], target)
-        return squared if self.config.consistency == "mean" else squared * width
+        return squared_distance(logits, target, ragged, summed=self.config.consistency == "sum")
 
     def end_task(self, task: Task) -> None:
         self.old_net.take()  # theta_{t-1} <- theta_t
+
+    def grow(self, num_classes: int, generator: torch.Generator) -> None:
+        super().grow(num_classes, generator)
+        self.memory.widen("logits", num_classes)

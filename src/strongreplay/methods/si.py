@@ -22,7 +22,6 @@ from strongreplay.methods.gradients import (
     descend_along,
     flat_gradient,
     flat_weights,
-    quadratic_pull,
     trainable,
 )
 from strongreplay.types import Batch, Task, Terms
@@ -41,6 +40,7 @@ class SI(Method):
     anchor: Tensor  # (P,) theta*, the weights when the task began
     path: Tensor  # (P,) omega, how much each weight lowered the task's loss so far
     importance: Tensor  # (P,) Omega; zero, hence without effect, until the first task ends
+    total: Tensor
 
     def __init__(self, net: nn.Module, problem: Problem, config: SIConfig | None = None) -> None:
         super().__init__()
@@ -49,13 +49,17 @@ class SI(Method):
         self.register_buffer("anchor", flat_weights(self.weights))
         self.register_buffer("path", torch.zeros_like(self.anchor))
         self.register_buffer("importance", torch.zeros_like(self.anchor))
+        # (P,) the gradient stepped along; kept, because a new vector every step is never in the cache
+        self.register_buffer("total", torch.zeros_like(self.anchor), persistent=False)
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
         current = cross_entropy(self.net(batch.inputs), batch.labels)
         parameters = self.weights
         of_task = flat_gradient(current, parameters)
-        penalty, pull = quadratic_pull(parameters, self.anchor, self.importance, self.config.c)
-        total = torch.add(of_task, pull, alpha=2 * self.config.c, out=pull)
+        distance = flat_weights(parameters).sub_(self.anchor)
+        pull = torch.mul(self.importance, distance, out=self.total)
+        penalty = self.config.c * torch.dot(pull, distance)
+        total = torch.add(of_task, pull, alpha=2 * self.config.c, out=self.total)
         if self.config.clip is not None:
             total.clamp_(-self.config.clip, self.config.clip)
         before = None if is_plain(optimizer) else flat_weights(parameters)

@@ -6,13 +6,16 @@ from dataclasses import dataclass
 import torch
 
 from strongreplay.errors import unknown
-from strongreplay.nets.classifier import Classifier, seeded_init
+from strongreplay.nets.classifier import Classifier, GrowingHead, seeded_init
 from strongreplay.nets.cnn import cnn
 from strongreplay.nets.lvt import lvt
 from strongreplay.nets.mlp import mlp
 from strongreplay.nets.resnet import resnet18
 
-__all__ = ["NETS", "Classifier", "NetRow", "build_net", "cnn", "lvt", "mlp", "resnet18", "seeded_init"]
+__all__ = [
+    "NETS", "Classifier", "GrowingHead", "NetRow", "build_net", "cnn", "lvt", "mlp", "resnet18",
+    "seeded_init",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear, pad
+
+BLOCK = 64  # rows of a growing head that are multiplied at once
 
 
 class Classifier(nn.Module):
@@ -23,6 +27,56 @@ class Classifier(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         logits: Tensor = self.head(self.features(inputs))
         return logits
+
+    def grow(self, num_classes: int, generator: torch.Generator) -> None:
+        """More outputs: the old rows stay as they are, the new ones start like those of any layer."""
+        if not isinstance(self.head, GrowingHead):
+            self.head = GrowingHead.of(self.head)
+        if num_classes > self.head.out_features:
+            self.head.grow(num_classes, generator)
+
+
+class GrowingHead(nn.Linear):
+    """A linear layer that may get more rows; what the rows it has answer stays the same to the bit.
+
+    A product with a wider matrix rounds differently, so rows are multiplied in blocks of one size, the last
+    one filled up with zeros.
+    """
+
+    @classmethod
+    def of(cls, layer: nn.Linear) -> "GrowingHead":
+        head = cls(layer.in_features, 1, device="meta")  # draws nothing
+        head.weight, head.bias, head.out_features = layer.weight, layer.bias, layer.out_features
+        return head
+
+    def forward(self, features: Tensor) -> Tensor:
+        missing = -self.out_features % BLOCK
+        weights, biases = pad(self.weight, (0, 0, 0, missing)), pad(self.bias, (0, missing))
+        blocks = zip(weights.split(BLOCK), biases.split(BLOCK), strict=True)
+        logits = [linear(features, weight, bias) for weight, bias in blocks]
+        return (torch.cat(logits, 1) if len(logits) > 1 else logits[0])[:, : self.out_features]
+
+    def grow(self, num_rows: int, generator: torch.Generator) -> None:
+        with seeded_init(generator):
+            fresh = nn.Linear(self.in_features, num_rows - self.out_features)
+        self.resize(num_rows)
+        with torch.no_grad():
+            for mine, new in ((self.weight, fresh.weight), (self.bias, fresh.bias)):
+                mine[-len(new) :] = new
+
+    def resize(self, num_rows: int) -> None:
+        """Other parameters with so many rows, the first of them as before."""
+        added = num_rows - self.out_features
+        weight, bias = self.weight, self.bias
+        self.weight = nn.Parameter(pad(weight.detach(), (0, 0, 0, added)), weight.requires_grad)
+        self.bias = nn.Parameter(pad(bias.detach(), (0, added)), bias.requires_grad)
+        self.out_features = num_rows
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # A frozen copy may have been taken when there were fewer rows.
+        if (saved := state_dict.get(prefix + "bias")) is not None and len(saved) != self.out_features:
+            self.resize(len(saved))
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 @contextmanager

@@ -1,0 +1,93 @@
+"""Runs the commands of docs/keep.md on real images and puts their true output below them.
+
+    python benchmarks/walkthrough.py docs/keep.md DATA_FOLDER
+
+Every line that begins with `$ ` in a console block is run in a shell, in a folder with the images the page
+speaks of, made of Fashion-MNIST. Pictures that commands write into `pictures/` are copied to a folder beside
+the page.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from PIL import Image
+
+from strongreplay.data.files import load
+from strongreplay.types import Split
+
+NAMES = ["t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot"]
+BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
+
+
+def write(split: Split, folder: Path, counts: dict[str, int], first: int = 0, dark: bool = False) -> None:
+    """So many images of each class, from the `first` of the class on."""
+    for name, count in counts.items():
+        rows = (split.labels == NAMES.index(name)).nonzero().flatten()[first : first + count]
+        place = folder / name
+        place.mkdir(parents=True, exist_ok=True)
+        for row in rows.tolist():
+            pixels = split.inputs[row, 0]
+            if dark:  # another camera: less light, and everything the other way round
+                pixels = (pixels.flip(-1).float() * 0.4).to(torch.uint8)
+            Image.fromarray(pixels.numpy()).save(place / f"{row:05d}.png")
+
+
+def make_months(data: Path, folder: Path) -> None:
+    train, test = load("fashion-mnist", data)
+    write(train, folder / "january", dict.fromkeys(("trouser", "dress", "sneaker", "bag"), 300))
+    write(train, folder / "february", dict.fromkeys(("coat", "sandal"), 300))
+    write(train, folder / "march-wrong", {"shirt": 300})
+    # What went wrong in March: dresses were filed as coats.
+    write(train, folder / "march-wrong" / "tmp", {"dress": 200}, first=300)
+    shutil.move(folder / "march-wrong" / "tmp" / "dress", folder / "march-wrong" / "coat")
+    (folder / "march-wrong" / "tmp").rmdir()
+    write(train, folder / "march", {"shirt": 300})
+    write(train, folder / "march", {"dress": 200, "bag": 200}, first=300, dark=True)
+    write(test, folder / "checked", dict.fromkeys(NAMES[1:2] + NAMES[3:6] + NAMES[7:9], 100))
+    write(test, folder / "checked-dark", {"dress": 100, "bag": 100}, first=100, dark=True)
+    (folder / "pictures").mkdir()
+
+
+def run_block(block: str, folder: Path) -> str:
+    """The block's commands, each with what it prints."""
+    lines = []
+    for line in block.splitlines():
+        if not line.startswith("$ "):
+            continue
+        environment = os.environ | {"COLUMNS": "100", "OMP_NUM_THREADS": "1", "TERM": "dumb"}
+        environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+        done = subprocess.run(
+            line[2:], shell=True, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        lines += [line, *(part.rstrip() for part in done.stdout.rstrip().splitlines())]
+        print(f"{done.returncode}: {line}", flush=True)
+    return "```console\n" + "\n".join(lines) + "\n```"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("page", type=Path)
+    parser.add_argument("data", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        make_months(options.data, folder)
+        text = BLOCK.sub(lambda match: run_block(match[1], folder), options.page.read_text())
+        options.page.write_text(text)
+        beside = options.page.with_suffix("")
+        shutil.rmtree(beside, ignore_errors=True)
+        shutil.copytree(folder / "pictures", beside)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""ser export: a kept model as one ONNX file."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from strongreplay.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from strongreplay.kept.model import Model
+
+CHECKED = 100  # remembered samples that PyTorch and the file must agree on
+
+
+def export_command(
+    state: Annotated[Path, typer.Argument(help="The folder of a model that ser learn made.")],
+    out: Annotated[Path, typer.Argument(help="The file to write, such as model.onnx.")],
+    version: Annotated[
+        str | None, typer.Option(help="A version such as v2, or candidate [default: the one in use].")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+) -> None:
+    """Write a model as ONNX: net, normalisation and label names in one file that takes raw images.
+
+    The file gets its name after it has answered like PyTorch in onnxruntime.
+    """
+    if os.path.lexists(out) and not force:
+        raise ConfigError(
+            f"{out}: the file is there already; choose another name, or write over it with --force"
+        )
+
+    import torch
+    from rich.console import Console
+
+    from strongreplay.cli.tables import counted, say, size
+    from strongreplay.cli.told import listed
+    from strongreplay.kept.export import export_onnx, require_packages
+    from strongreplay.kept.model import TO_ANSWER, model_of
+    from strongreplay.kept.remembered import KINDS, all_images, read_parts
+    from strongreplay.kept.store import Store
+
+    require_packages()
+    found, parts = read_parts(Store(state), version, (*TO_ANSWER, *KINDS))
+    model = model_of({part: parts[part] for part in TO_ANSWER}, torch.device("cpu"))
+    normalised = model.plan.learner.normalise
+    # Where something takes time and its end is not to be told, the console at least moves.
+    with Console(stderr=True).status("writing and checking"):
+        exported = export_onnx(
+            answering_net(model),
+            out,
+            shape=model.shape,
+            mean=model.mean if normalised else [0.0],
+            std=model.std if normalised else [1.0],
+            labels=model.labels,
+            images=all_images(parts)[:CHECKED],
+            about={"version": found.name, "written": found.written},
+        )
+    console = Console(highlight=False)
+    say(console, f"{exported.path}: {found.name}, {size(exported.bytes)}, opset {exported.opset}")
+    say(console, f"labels: {listed(model.labels)}; all are in the metadata")
+    say(
+        console,
+        f"onnxruntime and PyTorch differ by at most {exported.max_difference:.1e} on "
+        f"{counted(exported.num_checked, 'sample')}",
+    )
+
+
+def answering_net(model: "Model") -> "nn.Module":
+    """The one that the method predicts with, some have several; without rows that wait for a class."""
+    from copy import deepcopy
+
+    from torch import nn
+
+    from strongreplay.methods.averaged import AveragedNet
+
+    method: Any = model.method
+    named = method.predictors()
+    chosen = named[method.config.eval_net] if named else method.net
+    net: nn.Module = deepcopy(chosen.copy if isinstance(chosen, AveragedNet) else chosen)
+    head, num_classes = net.head, len(model.labels)
+    assert isinstance(head, nn.Linear)
+    net.head = nn.Linear(head.in_features, num_classes, device="meta")  # draws nothing
+    net.head.weight = nn.Parameter(head.weight[:num_classes].detach())
+    net.head.bias = nn.Parameter(head.bias[:num_classes].detach())
+    return net

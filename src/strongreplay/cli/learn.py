@@ -1,0 +1,277 @@
+"""ser learn: new data into a model that is kept in a folder, through the gate."""
+
+import contextlib
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from strongreplay.cli.told import present, printable
+from strongreplay.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from strongreplay.cli.progress import StopRequest
+    from strongreplay.engine import Position
+    from strongreplay.kept.store import Store, Version
+    from strongreplay.kept.update import Order, Outcome, Watcher
+
+REFUSED = 3  # exit code
+
+
+def learn_command(
+    state: Annotated[
+        Path, typer.Argument(metavar="STATE", help="Folder of the model; the first time, it is made.")
+    ],
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="What to learn: a folder with a folder for each class, a CSV manifest (path,label), "
+            "or an .npz file with inputs and labels."
+        ),
+    ] = None,
+    guard: Annotated[
+        Path | None, typer.Option(help="More labelled data to judge by; it is never learnt.")
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option("--method", "-m", help="How it learns.", show_default="ser")
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SAMPLES|BYTES",
+            help="What may be kept of the data, such as 500 or 20MB; a fifth to judge by.",
+            show_default="500",
+        ),
+    ] = None,
+    val: Annotated[
+        float | None, typer.Option(help="Share of the data held out to judge by.", show_default="0.1")
+    ] = None,
+    net: Annotated[
+        str | None, typer.Option(help="auto, or one of: ser list nets.", show_default="auto")
+    ] = None,
+    store: Annotated[
+        str | None, typer.Option(help="How images are kept: raw, png or jpeg.", show_default="raw")
+    ] = None,
+    augment: Annotated[
+        str | None, typer.Option(help="auto, none, crop or crop-flip, when learning.", show_default="auto")
+    ] = None,
+    side: Annotated[
+        int | None, typer.Option(help="Pixels of the square images.", show_default="the data's own, up to 64")
+    ] = None,
+    channels: Annotated[
+        int | None, typer.Option(help="1 (grey) or 3 (colour).", show_default="as the data are")
+    ] = None,
+    classes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,C", help="All classes there will ever be.", show_default="new ones are added"
+        ),
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data.", show_default="10")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate.", show_default="0.03")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Samples a step.", show_default="32")] = None,
+    pairs: Annotated[
+        list[str],
+        typer.Option("--set", "-s", metavar="KEY=VALUE", help="Another setting, such as train.momentum=0.9."),
+    ] = [],  # noqa: B006 - typer reads it, nobody writes it
+    max_drop: Annotated[
+        float | None,
+        typer.Option(
+            help="Points that an old class may lose before an update is refused.", show_default="10"
+        ),
+    ] = None,
+    accept: Annotated[
+        bool,
+        typer.Option(
+            "--accept", help="Whatever the gate says; without --data: put the refused update in use."
+        ),
+    ] = False,
+    again: Annotated[bool, typer.Option("--again", help="Learn what was learnt last once more.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Forget an update that was stopped.")] = False,
+    keep: Annotated[int, typer.Option(min=1, help="Versions kept.")] = 10,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps ...")] = "auto",
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads.", show_default="PyTorch's choice")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of everything drawn.", show_default="0")] = None,
+    show_all: Annotated[bool, typer.Option("--all", help="Show every class, not only the first 20.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Learn new data, and put the result in use unless an old class got worse.
+
+    The first update makes the model. Later ones keep its settings; --memory,
+    --val and those of training may change. The exit code is 3 if an update was
+    refused; then nothing has changed.
+    """
+    given = {
+        "learner.method": method,
+        "learner.memory": int(memory) if memory and memory.isdecimal() else memory,
+        "learner.val": val,
+        "learner.store": store,
+        "learner.augment": augment,
+        "learner.classes": class_names(classes, data) if classes is not None else None,
+        "learner.seed": seed,
+        "net.name": net,
+        "train.epochs": epochs,
+        "train.lr": lr,
+        "train.batch_size": batch_size,
+    }
+    # What is not given is not set: a later update keeps what the model was made with.
+    settings = {key: value for key, value in given.items() if value is not None}
+    check_paths(state, data, guard)
+    if max_drop is not None and not max_drop >= 0:  # so written, nan is refused, too
+        raise ConfigError(f"--max-drop must be points >= 0, got {max_drop:g}; try --max-drop 5")
+
+    import torch
+
+    from strongreplay.config import parse_settings
+    from strongreplay.devices import find_device
+    from strongreplay.kept.store import Store
+    from strongreplay.kept.update import MAX_DROP, Order
+
+    settings |= parse_settings(pairs)
+    if threads:
+        torch.set_num_threads(threads)
+    place, limit = find_device(device), MAX_DROP if max_drop is None else max_drop
+    if data is None:
+        check_alone(accept, settings)
+        version: Version | None = accept_candidate(Store(state), keep)
+        notes: Sequence[str] | None = ()
+    else:
+        order = Order(data, guard, settings, side, channels, limit, accept, again, restart, keep)
+        outcome = learn(state, order, place)
+        version, notes = outcome.version, outcome.report.notes if outcome.report else None
+    present(Store(state), version, notes, limit, show_all, as_json)
+    if version is None:
+        raise typer.Exit(REFUSED)
+
+
+def check_paths(state: Path, *paths: Path | None) -> None:
+    for path in paths:
+        if path is not None and path.resolve().is_relative_to(state.resolve()):
+            raise ConfigError(f"{path} lies in {state}, the folder of the model; give data from elsewhere")
+
+
+def check_alone(accept: bool, settings: dict[str, Any]) -> None:
+    if not accept:
+        raise ConfigError(
+            "--data must name what is to be learnt, such as --data photos/; see: ser learn --help"
+        )
+    if settings:
+        raise ConfigError(
+            f"--accept without --data takes the refused update as it is, got {', '.join(settings)} besides; "
+            "leave that out"
+        )
+
+
+def class_names(text: str, data: Path | None) -> list[str | int]:
+    """What is written with commas; as numbers where the labels of the data are numbers."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if data is not None and data.suffix.lower() == ".npz" and all(map(is_number, names)):
+        import numpy as np
+
+        from strongreplay.data.archives import BROKEN
+        from strongreplay.data.own import LABEL_NAMES
+
+        with contextlib.suppress(*BROKEN), np.load(data, allow_pickle=False) as arrays:  # else told later
+            if any(arrays[name].dtype.kind in "iuf" for name in arrays.files if name.lower() in LABEL_NAMES):
+                return [int(name) for name in names]
+    return list(names)
+
+
+def is_number(text: str) -> bool:
+    return text.removeprefix("-").isdecimal()
+
+
+def learn(state: Path, order: "Order", device: Any) -> "Outcome":
+    """With a bar; a stop says how to go on."""
+    from strongreplay.cli.progress import StopRequest
+    from strongreplay.kept import update
+
+    with StopRequest() as stop, Bar(stop) as bar:
+        try:
+            return update.learn(state, order, device, bar.watcher())
+        except update.Stopped as error:
+            stopped = str(error)
+    typer.echo(stopped, err=True)
+    raise typer.Exit(128 + (stop.asked or 2))
+
+
+def accept_candidate(store: "Store", keep: int) -> "Version":
+    """Put the refused update in use, without learning anything."""
+    from strongreplay.kept.store import CANDIDATE
+
+    if CANDIDATE not in store.names():
+        raise DataError(f"{store.folder}: no refused update waits there; learn one with --data")
+    with store.locked():
+        version = store.accept({"act": "accept"})
+        store.prune(keep)
+    return version
+
+
+class Bar:
+    """Reading and learning as one bar on a terminal; in a log, a line now and then."""
+
+    def __init__(self, stop: "StopRequest") -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+        from strongreplay.cli.progress import LINE_SECONDS, REDRAW_SECONDS
+
+        self.stop, self.console = stop, Console(stderr=True)
+        name = TextColumn("{task.description}", markup=False)
+        columns = (name, BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+        self.progress = Progress(
+            *columns,
+            console=self.console,
+            transient=True,
+            redirect_stdout=False,
+            disable=not self.console.is_terminal,
+        )
+        self.task = self.progress.add_task("starting", total=None)
+        self.pause = REDRAW_SECONDS if self.console.is_terminal else LINE_SECONDS
+        self.done, self.total, self.next = 0, 0, time.monotonic() + self.pause
+
+    def __enter__(self) -> "Bar":
+        self.progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.progress.stop()
+
+    def watcher(self) -> "Watcher":
+        from strongreplay.kept.update import Watcher
+
+        return Watcher(self.loading, self.begin, self.step, self.told, self.wants_stop)
+
+    def loading(self, what: str, done: int, total: int) -> None:
+        from strongreplay.kept.update import Stopped
+
+        if self.stop.asked is not None:
+            raise Stopped("stopped while reading; nothing has changed")
+        self.show(what, done, total)
+
+    def begin(self, done: int, total: int) -> None:
+        self.done, self.total = done, total
+        self.progress.reset(self.task, total=total, completed=done, description="learning")
+
+    def step(self, position: "Position") -> None:
+        self.done += 1
+        self.show(f"learning, epoch {position.epoch + 1}", self.done, self.total)
+
+    def show(self, what: str, done: int, total: int) -> None:
+        if time.monotonic() < self.next:
+            return
+        self.next = time.monotonic() + self.pause
+        if self.console.is_terminal:
+            self.progress.update(self.task, description=what, completed=done, total=total)
+        else:
+            self.told(f"{what}: {done:,} of {total:,}")
+
+    def told(self, text: str) -> None:
+        self.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
+
+    def wants_stop(self) -> bool:
+        return self.stop.asked is not None

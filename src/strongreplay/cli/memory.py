@@ -1,0 +1,241 @@
+"""ser memory: look at the samples a kept model remembers, write them out, have them forgotten."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from strongreplay.cli.report import Bar
+from strongreplay.cli.tables import counted, print_json, print_table, say, size
+from strongreplay.errors import ConfigError, unknown
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from strongreplay.kept.erasure import Found
+    from strongreplay.kept.remembered import Remembered
+
+app = typer.Typer(help="Look at, write out or erase the samples a model remembers.", no_args_is_help=True)
+WEIGHTS_STAY = (
+    "The weights, which were trained on them, are not changed; to have these forget too, train a new model."
+)
+Label = Annotated[str | None, typer.Option(help="Only samples of this class.")]
+Version = Annotated[
+    str | None, typer.Option(help="A version such as v2, or candidate [default: the one in use].")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a version remembers, with the version each sample came with, where that is known."""
+
+    version: str
+    samples: "list[Remembered]"
+    came_with: dict[int, str]  # by lesson
+    parts: dict[str, Any]
+    rows: list[int]  # places of the samples among all of the version
+
+    def images(self) -> "Tensor":
+        from strongreplay.kept.remembered import all_images
+
+        return all_images(self.parts)[self.rows]
+
+
+@app.callback()
+def choose(
+    context: typer.Context,
+    state: Annotated[Path, typer.Argument(help="The folder of a model that ser learn made.")],
+) -> None:
+    """Look at, write out or erase the samples a model remembers."""
+    context.obj = state
+
+
+def read(state: Path, version: str | None, label: str | None = None) -> Kept:
+    from strongreplay.cli.status import lineage
+    from strongreplay.kept.remembered import read_parts, samples_of
+    from strongreplay.kept.store import Store
+
+    store = Store(state)
+    found, parts = read_parts(store, version)
+    base = found.name if found.number else found.parent
+    line = lineage(store.versions(), base) if base else []
+    came_with = {one.about["number"]: one.name for one in line}
+    came_with |= {found.about["number"]: found.name}
+    samples = samples_of(parts)
+    rows = [row for row, one in enumerate(samples) if label is None or str(one.label) == label]
+    if label is not None and not rows:
+        known = sorted({str(one.label) for one in samples})
+        raise unknown("label of a remembered sample", label, known, f"See: ser status {state}")
+    return Kept(found.name, [samples[row] for row in rows], came_with, parts, rows)
+
+
+@app.command("list")
+def list_command(
+    context: typer.Context,
+    label: Label = None,
+    version: Version = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="More than the first twenty.")] = False,
+) -> None:
+    """List the samples: what each is, where and with which version it came, what it is kept for."""
+    from strongreplay.cli.show import open_console
+
+    kept = read(context.obj, version, label)
+    if as_json:
+        print_json([asdict(one) | {"version": kept.came_with.get(one.lesson)} for one in kept.samples])
+        return
+    rows = [
+        [
+            str(one.id),
+            str(one.label),
+            kept.came_with.get(one.lesson, f"lesson {one.lesson}"),
+            one.kind,
+            size(one.bytes),
+            one.source,
+        ]
+        for one in kept.samples
+    ]
+    title = f"{counted(len(rows), 'sample')} remembered by {kept.version}"
+    columns = ("id", "class", "came with", "kept for", "size", "source")
+    print_table(open_console(), title, columns, rows, everything=everything, folded=("class", "source"))
+
+
+@app.command("show")
+def show_command(
+    context: typer.Context,
+    label: Label = None,
+    version: Version = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where the picture goes.")] = Path("memory.png"),
+) -> None:
+    """Draw the remembered images, a row a class; those held out to judge by have a frame."""
+    from strongreplay.cli.show import open_console
+    from strongreplay.report.sheet import draw_sheet
+
+    kept, console = read(context.obj, version, label), open_console()
+    if len(kept.parts["model"]["shape"]) != 3:
+        say(console, "this model learnt features, not images: there is nothing to see; try list or export")
+        return
+    if not kept.samples:
+        say(console, "nothing is remembered: there is nothing to see")
+        return
+    with Bar() as bar:
+        shown = draw_sheet(
+            kept.images().numpy(),
+            [str(one.label) for one in kept.samples],
+            [one.kind == "held-out" for one in kept.samples],
+            out,
+            bar,
+        )
+    more = "" if shown == len(kept.samples) else f" of {len(kept.samples):,}; --label shows more of a class"
+    say(console, f"picture: {out} ({counted(shown, 'image')}{more})")
+
+
+@app.command("export")
+def export_command(
+    context: typer.Context,
+    out: Annotated[Path, typer.Argument(help="A folder that is new or empty.")],
+    version: Version = None,
+) -> None:
+    """Write the samples out: PNG files in class folders, or features.npz, and manifest.csv about each.
+
+    Signs of a class's name that a folder's name cannot have are written as %XX, as in addresses.
+    """
+    from strongreplay.cli.show import open_console
+    from strongreplay.kept.extract import write_samples
+
+    kept = read(context.obj, version)
+    with Bar() as bar:
+        write_samples(out, kept.samples, kept.images(), bar)
+    say(open_console(), f"{out}: {counted(len(kept.samples), 'sample')} of {kept.version}, see manifest.csv")
+
+
+@app.command("forget")
+def forget_command(
+    context: typer.Context,
+    label: Annotated[list[str] | None, typer.Option(help="All samples of a class; may be repeated.")] = None,
+    source: Annotated[
+        list[str] | None,
+        typer.Option(help="A source as list shows it, or the folder or file it lies in; may be repeated."),
+    ] = None,
+    number: Annotated[
+        list[int] | None, typer.Option("--id", help="A number as list shows it; may be repeated.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Erase samples from the memory of every version, with all that equal them; this cannot be undone.
+
+    Their pixels, encoded files and sources are in no file of the model afterwards, nothing else moves, and a
+    stopped update is removed. Weights that were trained on the samples are not changed: to have these forget
+    too, train a new model. Of equal samples only the first one's source is known. Copies of the folder, and
+    what a disk keeps of removed files, are out of reach.
+    """
+    from strongreplay.cli.show import open_console
+    from strongreplay.kept.erasure import forget
+    from strongreplay.kept.store import Store
+
+    console = open_console()
+
+    def confirm(found: "Found") -> None:
+        bar.stop()
+        describe(found)
+        if yes:
+            return
+        if not sys.stdin.isatty():
+            raise ConfigError("nothing was forgotten: this cannot be undone; give --yes to have it done")
+        if not typer.confirm("Forget them for good?", err=True):
+            raise typer.Abort
+
+    bar = QuietBar()
+    with bar, unfinished():
+        erased = forget(
+            Store(context.obj),
+            labels=label or (),
+            sources=source or (),
+            ids=number or (),
+            confirm=confirm,
+            progress=bar,
+        )
+    say(console, f"forgotten: {counted(erased.num_samples, 'sample')}, in {', '.join(erased.versions)}")
+    if erased.stopped:
+        say(console, "a stopped update, which held samples too, was removed; learn its data again")
+    say(console, WEIGHTS_STAY)
+
+
+@contextmanager
+def unfinished() -> Iterator[None]:
+    """Ctrl-C is told: some versions may have forgotten and others not yet."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("stopped; repeat the command to be sure that every version forgets", err=True)
+        raise
+
+
+class QuietBar(Bar):
+    """A bar that makes way for a question."""
+
+    def stop(self) -> None:
+        if self.progress:
+            self.progress.stop()
+            self.progress = None
+
+
+def describe(found: "Found") -> None:
+    """What will go, before it goes: notes, not results."""
+    from rich.console import Console
+
+    from strongreplay.cli.tables import MOST
+
+    console = Console(stderr=True)
+    samples: Sequence[Remembered] = list(found.samples.values())
+    say(console, f"to be forgotten: {counted(len(samples), 'sample')}, in {', '.join(found.versions)}")
+    for one in samples[:MOST]:
+        say(console, f"  {one.id}  {one.label}  {one.source}")
+    if len(samples) > MOST:
+        say(console, f"  and {len(samples) - MOST:,} more")
+    if found.stopped:
+        say(console, "an update that was stopped holds samples too; it will be removed as a whole")

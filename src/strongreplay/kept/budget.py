@@ -1,0 +1,46 @@
+"""A memory's budget, in samples or in bytes, and how it is shared by replay and judgement."""
+
+import re
+from dataclasses import dataclass
+
+from strongreplay.errors import ConfigError
+
+UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1024, "mi": 1024**2, "gi": 1024**3}
+HELD_SHARE = 5  # one part in five of the budget is for samples the gate judges by
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """One of the two is given."""
+
+    samples: int | None = None
+    bytes: int | None = None
+
+    @classmethod
+    def parse(cls, text: int | str) -> "Budget":
+        """500, 20MB, 1.5GiB."""
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmg]i?)?(b))?\s*", str(text).lower())
+        if match and match[3]:
+            return cls(bytes=int(float(match[1]) * UNITS[match[2] or ""]))
+        if match and match[1].isdecimal():
+            return cls(samples=int(match[1]))
+        raise ConfigError(
+            f"memory must be a number of samples or of bytes with a unit, such as 500 or 20MB, got '{text}'"
+        )
+
+    def rooms(self, hold: bool, replay_row: int, held_row: int) -> tuple[int, int]:
+        """Samples to replay and samples to judge by, if one takes so many bytes."""
+        if self.samples is not None:
+            held = self.samples // HELD_SHARE if hold else 0
+            return self.samples - held, held
+        assert self.bytes is not None
+        held_bytes = self.bytes // HELD_SHARE if hold else 0
+        replay = (self.bytes - held_bytes) // replay_row
+        if replay < 1:
+            raise ConfigError(
+                f"a memory of {self.bytes:,} bytes has no room for one sample of {replay_row:,}; give more"
+            )
+        return replay, held_bytes // held_row
+
+    def __str__(self) -> str:
+        return f"{self.samples} samples" if self.samples is not None else f"{self.bytes:,} bytes"

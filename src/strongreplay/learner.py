@@ -1,0 +1,285 @@
+"""Learner: a classifier that is kept up to date, from Python, by the conventions of scikit-learn.
+
+`learn` takes whatever the user has: folders, arrays, tensors, datasets. The net, the memory and the labels
+are a `Model`; an update works on a copy, so one that fails or is refused changes nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin  # type: ignore[import-untyped]
+from sklearn.utils.multiclass import check_classification_targets  # type: ignore[import-untyped]
+from sklearn.utils.validation import check_is_fitted, validate_data  # type: ignore[import-untyped]
+from torch import Tensor, nn
+
+from strongreplay.data.own import Chunk, Label, read_chunk, read_inputs
+from strongreplay.devices import find_device
+from strongreplay.errors import DataError, RunError
+from strongreplay.kept.lesson import Lesson, Report
+from strongreplay.kept.model import Model, first_model, model_of
+from strongreplay.kept.plan import OWN, Plan, make_plan
+from strongreplay.kept.store import Store, Version
+from strongreplay.kept.update import describe
+
+
+class Refused(RunError):
+    """An update after which an old class would have lost more than it may; the learner is as it was."""
+
+    def __init__(self, report: Report) -> None:
+        worst = report.verdict.fallen[0]
+        super().__init__(
+            f"class {worst.label!r} fell from {worst.before:.1f} to {worst.after:.1f} % on {worst.count} "
+            f"{worst.where} samples, more than {report.verdict.max_drop:g} points; the learner is as it was. "
+            "Learn with a larger memory, or with max_drop=None"
+        )
+        self.report = report
+
+
+class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Keeps what it learnt; `net` is a name, or a module whose answers are taken for features."""
+
+    def __init__(
+        self,
+        net: str | nn.Module = "auto",
+        method: str = "ser",
+        memory: int | str = 500,
+        *,
+        epochs: int = 20,
+        lr: float = 0.03,
+        batch_size: int = 32,
+        val: float = 0.1,
+        augment: str = "auto",
+        normalise: bool = True,
+        store: str = "raw",
+        classes: Sequence[Label] | None = None,
+        side: int | None = None,
+        channels: int | None = None,
+        settings: Mapping[str, Any] | None = None,
+        device: str = "auto",
+        seed: int = 0,
+    ) -> None:
+        self.net, self.method, self.memory = net, method, memory
+        self.epochs, self.lr, self.batch_size, self.val = epochs, lr, batch_size, val
+        self.augment, self.normalise, self.store, self.classes = augment, normalise, store, classes
+        self.side, self.channels, self.settings, self.device, self.seed = (
+            side,
+            channels,
+            settings,
+            device,
+            seed,
+        )
+
+    # Learning
+
+    def learn(
+        self,
+        data: object,
+        labels: object = None,
+        *,
+        guard: object = None,
+        max_drop: float | None = None,
+    ) -> Report:
+        """One more chunk; with `max_drop`, an update that costs an old class more points is refused."""
+        shape = self.model_.shape if hasattr(self, "model_") else None
+        chunk = read_chunk(data, labels, shape=shape, side=self.side, channels=self.channels)
+        return self._learn(chunk, guard, max_drop)
+
+    def _learn(
+        self,
+        chunk: Chunk,
+        guard: object = None,
+        max_drop: float | None = None,
+        announced: Sequence[Label] = (),
+    ) -> Report:
+        model, plan = self._candidate(chunk), self._plan()
+        model.plan = model.plan.changed(
+            {"learner.memory": plan.learner.memory, "learner.val": plan.learner.val}
+            | {f"train.{key}": value for key, value in plan.train.model_dump().items()}
+        )
+        held = read_chunk(guard, shape=model.shape) if guard is not None else None
+        lesson = Lesson(model, chunk, held, announced)
+        lesson.go()
+        report = lesson.finish(float("inf") if max_drop is None else max_drop)
+        if not report.verdict.passed:
+            raise Refused(report)
+        self.model_, self.about_ = model, describe(model, chunk, report, "", 0.0)
+        return report
+
+    def _candidate(self, chunk: Chunk) -> Model:
+        own = self.net if isinstance(self.net, nn.Module) else None
+        device = find_device(self.device)
+        if hasattr(self, "model_"):
+            return model_of(clone(self.model_.parts()), device, own)
+        return first_model(self._plan(), chunk, device, own)
+
+    def _plan(self) -> Plan:
+        classes = None if self.classes is None else [plain(label) for label in self.classes]
+        settings = {
+            "net.name": OWN if isinstance(self.net, nn.Module) else self.net,
+            "learner.method": self.method,
+            "learner.memory": self.memory,
+            "learner.val": self.val,
+            "learner.augment": self.augment,
+            "learner.normalise": self.normalise,
+            "learner.store": self.store,
+            "learner.classes": classes,
+            "learner.seed": self.seed,
+            "train.epochs": self.epochs,
+            "train.lr": self.lr,
+            "train.batch_size": self.batch_size,
+        }
+        return make_plan(settings | dict(self.settings or {}))
+
+    # scikit-learn's verbs
+
+    def fit(self, X: object, y: object = None) -> Self:
+        """Forget everything and learn this."""
+        chunk = self._validated(X, y, reset=True)
+        for name in ("model_", "about_"):
+            self.__dict__.pop(name, None)
+        self._learn(chunk)
+        return self
+
+    def partial_fit(self, X: object, y: object = None, classes: Sequence[Label] | None = None) -> Self:
+        """One more chunk; `classes` may announce labels that come later."""
+        chunk = self._validated(X, y, reset=not hasattr(self, "model_"))
+        self._learn(chunk, announced=[plain(label) for label in classes] if classes is not None else ())
+        return self
+
+    def _validated(self, X: object, y: object, reset: bool) -> Chunk:
+        if y is None and (hasattr(X, "__array__") or isinstance(X, list)):
+            raise DataError(
+                "Learner requires y to be passed, but the target y is None; give a label a sample"
+            )
+        if y is not None and are_features(X):  # scikit-learn's own rules
+            X, y = validate_data(self, X, y, reset=reset, dtype=np.float32)
+            check_classification_targets(y)
+        shape = self.model_.shape if hasattr(self, "model_") and not reset else None
+        return read_chunk(X, y, shape=shape, side=self.side, channels=self.channels)
+
+    def predict(self, X: object) -> NDArray[Any]:
+        """The label of each sample."""
+        answers: NDArray[Any] = self.classes_[self._scores(X).argmax(1).numpy()]
+        return answers
+
+    def predict_proba(self, X: object) -> NDArray[np.float64]:
+        """(N, K) in the order of `classes_`."""
+        probabilities: NDArray[np.float64] = self._scores(X).double().softmax(1).numpy()
+        return probabilities
+
+    def evaluate(self, data: object, labels: object = None) -> dict[Label, tuple[int, int]]:
+        """By class: right answers and samples."""
+        from strongreplay.kept.gate import count_right
+
+        check_is_fitted(self, "model_")
+        chunk = read_chunk(data, labels, shape=self.model_.shape)
+        return count_right(self.model_.answers(chunk.inputs), chunk.labels)
+
+    def _scores(self, X: object) -> Tensor:
+        check_is_fitted(self, "model_")
+        if isinstance(X, str | Path):
+            inputs = read_chunk(X, shape=self.model_.shape).inputs
+        else:
+            if len(self.model_.shape) == 1 and are_features(X):
+                X = validate_data(self, X, reset=False, dtype=np.float32)
+            inputs = read_inputs(X, shape=self.model_.shape)
+        return self.model_.scores(inputs)
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """The labels by column: those met first come first."""
+        check_is_fitted(self, "model_")
+        labels = self.model_.labels
+        return np.array(labels, dtype=None if len({type(label) for label in labels}) == 1 else object)
+
+    # Keeping
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle and copy: views are functions, so a model travels as its parts."""
+        state = dict(super().__getstate__())
+        if "model_" in state:
+            state["model_"] = clone(state["model_"].parts())
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if hasattr(self, "model_"):
+            own = self.net if isinstance(self.net, nn.Module) else None
+            self.model_ = model_of(state["model_"], find_device(self.device), own)
+
+    def save(self, path: str | Path) -> Version:
+        """The next version in a folder, which `ser` and `Learner.load` understand."""
+        check_is_fitted(self, "model_")
+        store = Store(Path(path))
+        with store.locked():
+            return store.commit(self.model_.parts(), self.about_, {"act": "save"})
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        version: str | None = None,
+        *,
+        net: nn.Module | None = None,
+        device: str = "auto",
+    ) -> Self:
+        """The version in use, or another; a net of one's own has to be given again."""
+        found, parts = Store(Path(path)).read(version)
+        model = model_of(parts, find_device(device), net)
+        plan = model.plan
+        learner = cls(
+            net if net is not None else plan.net.name,
+            plan.learner.method,
+            plan.learner.memory,
+            epochs=plan.train.epochs,
+            lr=plan.train.lr,
+            batch_size=plan.train.batch_size,
+            val=plan.learner.val,
+            augment=plan.learner.augment,
+            normalise=plan.learner.normalise,
+            store=plan.learner.store,
+            classes=plan.learner.classes,
+            settings=kept_settings(plan),
+            device=device,
+            seed=plan.learner.seed,
+        )
+        learner.model_, learner.about_ = model, found.about
+        if len(model.shape) == 1:
+            learner.n_features_in_ = model.shape[0]
+        return learner
+
+
+def kept_settings(plan: Plan) -> dict[str, Any]:
+    """What has no argument of its own."""
+    train = plan.train.model_dump(exclude={"epochs", "lr", "batch_size"}, exclude_none=True)
+    method = plan.method.model_dump(exclude={"memory_size"})
+    kept = {f"train.{key}": value for key, value in train.items()}
+    return (
+        kept
+        | {f"method.{key}": value for key, value in method.items()}
+        | {f"net.{key}": value for key, value in plan.net.options.items()}
+    )
+
+
+def are_features(data: Any) -> bool:
+    """Two dimensions or fewer, which scikit-learn has its own words for; tensors are no business of its."""
+    if isinstance(data, Tensor) or (isinstance(data, list) and data and hasattr(data[0], "convert")):
+        return False
+    return len(data.shape if hasattr(data, "shape") else np.asarray(data).shape) <= 2
+
+
+def plain(label: Any) -> Label:
+    value: Label = label.item() if isinstance(label, np.generic) else label
+    return value
+
+
+def clone(tree: Any) -> Any:
+    """The same tree with tensors of its own."""
+    if isinstance(tree, Tensor):
+        return tree.detach().clone()
+    if isinstance(tree, dict):
+        return {key: clone(value) for key, value in tree.items()}
+    return type(tree)(clone(value) for value in tree) if isinstance(tree, list | tuple) else tree
