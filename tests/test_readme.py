@@ -37,9 +37,11 @@ def test_python_in_the_readme_runs(
         assert capsys.readouterr().out
 
 
-def test_commands_in_the_readme_are_known() -> None:
+def test_commands_in_the_readme_and_the_walk_through_are_known() -> None:
     shown = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("ser ")]
-    assert len(shown) >= 5
+    walk = re.findall(r"^\$ (ser .*)$", (ROOT / "docs" / "keep.md").read_text(), flags=re.MULTILINE)
+    assert min(len(shown), len(walk)) >= 5
+    shown += walk
     words = [line.split() for line in shown]
     groups = ("data", "list", "reproduce", "state")
     with_state = ("memory",)  # ser memory STATE list

@@ -14,7 +14,7 @@ from strongreplay.data import codec
 from strongreplay.data.streams import Stream
 from strongreplay.errors import ConfigError, DataError, RunError
 from strongreplay.kept.budget import Budget
-from strongreplay.kept.gate import Verdict, compare, count_right
+from strongreplay.kept.gate import GUARD, HELD_OUT, Change, Verdict, compare, count_right
 from strongreplay.kept.store import Store
 from strongreplay.kept.update import Order, Stopped, Watcher, learn, verdict_of
 
@@ -73,6 +73,17 @@ def test_the_gate_lets_through_what_equals_the_limit_and_nothing_more() -> None:
     ]  # fmt: skip
     assert Verdict(changes, 10).passed
     assert [change.label for change in Verdict(changes, 9.9).fallen] == ["a", "b"]
+
+
+def test_a_guard_set_decides_where_it_has_as_many_samples_as_were_held_out() -> None:
+    def fallen(held: tuple[int, float], guard: tuple[int, float]) -> list[str]:
+        changes = (Change("a", HELD_OUT, held[0], 100, held[1]), Change("a", GUARD, guard[0], 100, guard[1]))
+        return [change.where for change in Verdict(changes, 10).fallen]
+
+    assert fallen((25, 80), (100, 95)) == []
+    assert fallen((25, 80), (10, 95)) == [HELD_OUT]
+    assert fallen((25, 100), (10, 80)) == [GUARD]
+    assert fallen((25, 80), (10, 70)) == [GUARD, HELD_OUT]
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from strongreplay.data.own import Label
 
+HELD_OUT, GUARD = "held-out", "guard"
 Tally = dict[Label, tuple[int, int]]  # by class: right answers, samples
 
 
@@ -13,7 +14,7 @@ class Change:
     """Accuracy of one class in per cent, on the same samples, before and after an update."""
 
     label: Label
-    where: str  # "held-out" or "guard"
+    where: str  # HELD_OUT or GUARD
     count: int
     before: float | None  # none: the class was not known then
     after: float
@@ -31,8 +32,13 @@ class Verdict:
     @property
     def fallen(self) -> tuple[Change, ...]:
         """The old classes that lost more than they may, the worst first."""
+        guarded = {change.label: change.count for change in self.changes if change.where == GUARD}
         # Per cents of counts are not exact: a drop that equals the limit must not fail by its last digit.
         found = [change for change in self.changes if change.drop > self.max_drop + 1e-9]
+        # Where the guard set has at least as many samples of a class, it knows better.
+        found = [
+            change for change in found if change.where == GUARD or change.count > guarded.get(change.label, 0)
+        ]
         return tuple(sorted(found, key=lambda change: -change.drop))
 
     @property

@@ -17,7 +17,7 @@ from strongreplay.data import codec
 from strongreplay.data.own import Chunk, Label, digests
 from strongreplay.engine import OnStep, Progress, steps_in_epoch, train_task
 from strongreplay.errors import ConfigError, DataError
-from strongreplay.kept.gate import Tally, Verdict, compare, count_right
+from strongreplay.kept.gate import GUARD, HELD_OUT, Tally, Verdict, compare, count_right
 from strongreplay.kept.model import Held, Model, Origin
 from strongreplay.memory import draw_distinct
 from strongreplay.types import Split, Task, derive_generator
@@ -75,7 +75,8 @@ class Lesson:
         model, fixed = self.model, self.model.plan.learner.classes
         found = list(dict.fromkeys(labels))
         if fixed is not None:
-            foreign = [label for label in found if label not in fixed]
+            allowed = set(fixed)
+            foreign = [label for label in found if label not in allowed]
             if foreign:
                 raise DataError(f"the model is fixed to {len(fixed)} classes, got {foreign[0]!r} besides")
             model.labels = list(fixed)
@@ -172,12 +173,12 @@ class Lesson:
             for where, tally in after.items()
             for change in compare(self.before.get(where, {}), tally, self.known, where)
         ]
-        judged = self.tally(fresh) if len(fresh) else {}
+        judged, new = self.tally(fresh) if len(fresh) else {}, set(self.chunk.labels) - set(self.known)
         self.remember()
         return Report(
             Verdict(tuple(changes), max_drop),
             judged,
-            tuple(label for label in model.labels if label in set(self.chunk.labels) - set(self.known)),
+            tuple(label for label in model.labels if label in new),
             len(self.task.train),
             len(fresh),
             self.terms,
@@ -186,9 +187,9 @@ class Lesson:
 
     def tallies(self) -> dict[str, Tally]:
         """On all that was held out of the chunks before, and on the guard set."""
-        found = {"held-out": self.tally(self.kept)} if len(self.kept) else {}
+        found = {HELD_OUT: self.tally(self.kept)} if len(self.kept) else {}
         if self.guard:
-            found["guard"] = count_right(self.model.answers(self.guard.inputs), self.guard.labels)
+            found[GUARD] = count_right(self.model.answers(self.guard.inputs), self.guard.labels)
         return found
 
     def tally(self, held: Held) -> Tally:
