@@ -110,7 +110,7 @@ def test_both_gradients_are_those_of_plain_cross_entropies() -> None:
         assert got.item() == pytest.approx(expected.item(), rel=1e-9)
         slopes = [torch.autograd.grad(loss, vectors, retain_graph=True)[0] for loss in (got, expected)]
         assert slopes[1].abs().max() > 1e-3
-        assert torch.allclose(*slopes, rtol=1e-9, atol=1e-12)
+        assert torch.allclose(slopes[0], slopes[1], rtol=1e-9, atol=1e-12)
 
 
 def test_relations_as_they_were_have_no_gradient_and_their_entropy_as_loss() -> None:
