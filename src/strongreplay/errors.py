@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+NAMED = 50  # names in a sentence; a user's classes may be thousands
+
 
 class SerError(Exception):
     """Base of every error that is the user's to mend; the command line shows its text and no traceback."""
@@ -23,5 +25,6 @@ class RunError(SerError, RuntimeError):
 def unknown(kind: str, name: str, known: Iterable[str], remedy: str) -> ConfigError:
     """The one sentence for every name that is not in a table."""
     nearest = get_close_matches(name, known := list(known), n=1, cutoff=0.4)
-    hint = f"did you mean '{nearest[0]}'?" if nearest else f"known: {', '.join(known)}."
+    more = f" and {len(known) - NAMED:,} more" if len(known) > NAMED else ""
+    hint = f"did you mean '{nearest[0]}'?" if nearest else f"known: {', '.join(known[:NAMED])}{more}."
     return ConfigError(f"unknown {kind} '{name}'; {hint} {remedy}".rstrip())

@@ -15,13 +15,11 @@ from strongreplay.errors import RunError
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Keep other processes off the folder, or say who is there; folders made for nothing are taken away."""
-    made = [path for path in [folder, *folder.parents] if not path.exists()]
+    made = [path for path in [folder, *folder.parents] if not os.path.exists(path)]
     file = open_lock(folder)
     with file:
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}, since {datetime.now(UTC):%F %T} UTC\n")
-        file.flush()
         try:
+            sign(folder, file)
             yield
         finally:
             (folder / "lock").unlink(missing_ok=True)
@@ -45,9 +43,22 @@ def open_lock(folder: Path) -> TextIO:
                 return file
             file.close()  # its last owner took it away between our two calls
     except OSError as error:
-        raise RunError(
-            f"{folder}: no state can be kept there ({error.strerror or error}); choose another folder"
-        ) from None
+        raise unusable(folder, error) from None
+
+
+def sign(folder: Path, file: TextIO) -> None:
+    """Say who is there; a disk without room for that has none for a state."""
+    owner = f"process {os.getpid()} on {socket.gethostname()}, since {datetime.now(UTC):%F %T} UTC\n"
+    try:
+        file.truncate(0)
+        os.write(file.fileno(), owner.encode())  # past the buffer, which would fail again when closed
+    except OSError as error:
+        raise unusable(folder, error) from None
+
+
+def unusable(folder: Path, error: OSError) -> RunError:
+    reason = error.strerror or error
+    return RunError(f"{folder}: no state can be kept there ({reason}); mend that or choose another folder")
 
 
 def take_lock(handle: int) -> bool:

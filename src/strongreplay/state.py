@@ -6,6 +6,7 @@ renamed, so under its right name it is whole. Reading checks names, sizes and su
 executes nothing from the files.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -99,7 +100,13 @@ def unpack(node: Tree, tensors: dict[str, Tensor]) -> Tree:
     raise KeyError(kind)
 
 
-def write_checkpoint(folder: Path, tree: Tree, about: dict[str, Any], keep: int = 2) -> Path:
+def write_checkpoint(
+    folder: Path,
+    tree: Tree,
+    about: dict[str, Any],
+    keep: int = 2,
+    remedy: str = "make room or choose another folder with --out",
+) -> Path:
     """Write the next one whole, then forget all but the newest `keep`; the old ones stay if it fails."""
     path = folder / f"{PREFIX}{next_number(folder):06d}"
     temporary = folder / f".new-{os.getpid()}"
@@ -125,9 +132,11 @@ def write_checkpoint(folder: Path, tree: Tree, about: dict[str, Any], keep: int 
         sync_folder(folder)
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
+        with contextlib.suppress(OSError):  # unless something is in it
+            folder.rmdir()
         raise RunError(
             f"{path}: the checkpoint could not be written ({error.strerror or error}); "
-            f"make room or choose another folder with --out. {last_good(folder)}"
+            f"{remedy}. {last_good(folder)}"
         ) from None
     for old in checkpoints(folder)[keep:]:
         shutil.rmtree(old, ignore_errors=True)
@@ -248,7 +257,7 @@ def read_plain(file: Path, most: int, remedy: str = "") -> bytes:
             raise DataError(f"{file}: {size} bytes, at most {most} expected; {remedy}")
         return file.read_bytes()
     except OSError as error:
-        raise DataError(f"{file}: not readable ({error.strerror or error})") from None
+        raise DataError(f"{file}: not readable ({error.strerror or error}); make it readable") from None
 
 
 # Format -> what turns a tree of that format into one of the next.

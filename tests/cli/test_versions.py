@@ -296,3 +296,22 @@ def test_mistakes_are_told_and_change_nothing(
 def test_acts_of_versions_that_are_gone_are_still_told(state: Path) -> None:
     Store(state).prune(1)
     assert [act["act"] for act in versions.acts(Store(state))][:3] == ["learn", "learn", "refuse"]
+
+
+@pytest.mark.parametrize(
+    ("words", "default"),
+    [
+        ("run", "[default: (PyTorch's choice)]"),
+        ("resume", "[default: (the same)]"),
+        ("compare", "[default: (into the first folder)]"),
+        ("export", "[default: (the one in use)]"),
+        ("memory STATE list", "[default: (the one in use)]"),
+        ("data check", "[default: (all that are there)]"),
+    ],
+)
+def test_help_tells_defaults_that_are_no_values(
+    words: str, default: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Square brackets in a help text would be taken for markup and vanish."""
+    monkeypatch.setenv("COLUMNS", "200")
+    assert default in ser(*words.split(), "--help").out

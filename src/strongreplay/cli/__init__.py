@@ -20,6 +20,7 @@ from strongreplay.cli import (
     show,
     state,
     status,
+    told,
     train,
     versions,
 )
@@ -75,5 +76,5 @@ def main() -> None:
     except SerError as error:
         # One line a fault: a ConfigError may carry several.
         for line in str(error).splitlines():
-            typer.secho(f"error: {line}", fg="red", err=True)
+            typer.secho(f"error: {told.printable(line)}", fg="red", err=True)
         sys.exit(2 if isinstance(error, ConfigError) else 1)

@@ -15,7 +15,7 @@ app = typer.Typer(help="Get, list and check the published datasets.", no_args_is
 
 DataOption = Annotated[
     Path | None,
-    typer.Option("--data", help="Data folder [default: $STRONGREPLAY_DATA, else the cache folder]."),
+    typer.Option("--data", help="Data folder.", show_default="$STRONGREPLAY_DATA, else the cache folder"),
 ]
 
 
@@ -71,7 +71,8 @@ def list_command(data: DataOption = None) -> None:
 @app.command("check")
 def check_command(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME...]", help="Datasets [default: all that are there].")
+        list[str] | None,
+        typer.Argument(metavar="[NAME...]", help="Datasets.", show_default="all that are there"),
     ] = None,
     data: DataOption = None,
 ) -> None:

@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from strongreplay.kept.store import Store
 
 NOT_WEIGHTS = ("running_mean", "running_var", "num_batches_tracked")  # of batch norm
-Name = Annotated[str, typer.Argument(help="A version such as v3, or candidate.")]
+Name = Annotated[str, typer.Argument(metavar="VERSION", help="Such as v3, or candidate.")]
 Progress = Callable[[str, int, int], None]
 
 
 def diff_command(
-    state: Annotated[Path, typer.Argument(help="The folder of a model that ser learn made.")],
+    state: Annotated[
+        Path, typer.Argument(metavar="STATE", help="Folder of the model, as made by: ser learn")
+    ],
     first: Name,
     second: Name,
     as_json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,

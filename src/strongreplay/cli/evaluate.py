@@ -168,11 +168,10 @@ def judge(model: "Model", chunk: "Chunk", bar: Any) -> Judged:
         done += count
         bar("answering", done, len(chunk))
 
-    columns = model.scores(chunk.inputs, on_batch=advance).argmax(1).tolist()
+    answers = model.answers(chunk.inputs, advance)
     # A folder's names are texts, also where the model learnt numbers.
     twins = {str(label): label for label in model.labels}
     labels = (twins.get(str(label), label) for label in chunk.labels)
-    answers = (model.labels[column] for column in columns)
     return Judged(dict.fromkeys(model.labels), Counter(zip(labels, answers, strict=True)))
 
 

@@ -17,10 +17,12 @@ CHECKED = 100  # remembered samples that PyTorch and the file must agree on
 
 
 def export_command(
-    state: Annotated[Path, typer.Argument(help="The folder of a model that ser learn made.")],
-    out: Annotated[Path, typer.Argument(help="The file to write, such as model.onnx.")],
+    state: Annotated[
+        Path, typer.Argument(metavar="STATE", help="Folder of the model, as made by: ser learn")
+    ],
+    out: Annotated[Path, typer.Argument(metavar="FILE", help="What to write, such as model.onnx.")],
     version: Annotated[
-        str | None, typer.Option(help="A version such as v2, or candidate [default: the one in use].")
+        str | None, typer.Option(help="A version such as v2, or candidate.", show_default="the one in use")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
 ) -> None:

@@ -1,6 +1,7 @@
 """ser learn: new data into a model that is kept in a folder, through the gate."""
 
 import contextlib
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,7 +70,7 @@ def learn_command(
             metavar="A,B,C", help="All classes there will ever be.", show_default="new ones are added"
         ),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the data.", show_default="10")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data.", show_default="20")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.", show_default="0.03")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Samples a step.", show_default="32")] = None,
     pairs: Annotated[
@@ -150,7 +151,7 @@ def learn_command(
 
 def check_paths(state: Path, *paths: Path | None) -> None:
     for path in paths:
-        if path is not None and path.resolve().is_relative_to(state.resolve()):
+        if path is not None and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(state)):
             raise ConfigError(f"{path} lies in {state}, the folder of the model; give data from elsewhere")
 
 

@@ -25,7 +25,7 @@ WEIGHTS_STAY = (
 )
 Label = Annotated[str | None, typer.Option(help="Only samples of this class.")]
 Version = Annotated[
-    str | None, typer.Option(help="A version such as v2, or candidate [default: the one in use].")
+    str | None, typer.Option(help="A version such as v2, or candidate.", show_default="the one in use")
 ]
 
 
@@ -48,7 +48,9 @@ class Kept:
 @app.callback()
 def choose(
     context: typer.Context,
-    state: Annotated[Path, typer.Argument(help="The folder of a model that ser learn made.")],
+    state: Annotated[
+        Path, typer.Argument(metavar="STATE", help="Folder of the model, as made by: ser learn")
+    ],
 ) -> None:
     """Look at, write out or erase the samples a model remembers."""
     context.obj = state
@@ -137,7 +139,7 @@ def show_command(
 @app.command("export")
 def export_command(
     context: typer.Context,
-    out: Annotated[Path, typer.Argument(help="A folder that is new or empty.")],
+    out: Annotated[Path, typer.Argument(metavar="FOLDER", help="One that is new or empty.")],
     version: Version = None,
 ) -> None:
     """Write the samples out: PNG files in class folders, or features.npz, and manifest.csv about each.
@@ -168,10 +170,11 @@ def forget_command(
 ) -> None:
     """Erase samples from the memory of every version, with all that equal them; this cannot be undone.
 
-    Their pixels, encoded files and sources are in no file of the model afterwards, nothing else moves, and a
-    stopped update is removed. Weights that were trained on the samples are not changed: to have these forget
-    too, train a new model. Of equal samples only the first one's source is known. Copies of the folder, and
-    what a disk keeps of removed files, are out of reach.
+    Their pixels, encoded files and sources are in no file of the model
+    afterwards, nothing else moves, and a stopped update is removed. Weights that
+    were trained on the samples are not changed: to have these forget too, train
+    a new model. Of equal samples only the first one's source is known. Copies of
+    the folder, and what a disk keeps of removed files, are out of reach.
     """
     from strongreplay.cli.show import open_console
     from strongreplay.kept.erasure import forget

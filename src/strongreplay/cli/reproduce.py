@@ -101,7 +101,7 @@ def make_run_command(target: str) -> Callable[..., None]:
         out: Out = RESULTS,
         data: Annotated[
             Path | None,
-            typer.Option(help="Data folder [default: $STRONGREPLAY_DATA, else the cache folder]."),
+            typer.Option(help="Data folder.", show_default="$STRONGREPLAY_DATA, else the cache folder"),
         ] = None,
         device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps ...")] = "auto",
         threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of a run.")] = None,

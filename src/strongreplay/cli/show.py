@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def compare_command(
     paths: Annotated[list[Path], typer.Argument(help="Folders of records, or records.")],
     picture: Annotated[
-        Path | None, typer.Option(help="Where the picture goes [default: into the first folder].")
+        Path | None, typer.Option(help="Where the picture goes.", show_default="into the first folder")
     ] = None,
 ) -> None:
     """Print a table of mean accuracy and forgetting over seeds, and draw accuracy after each task."""

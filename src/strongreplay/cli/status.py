@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def status_command(
-    state: Annotated[Path, typer.Argument(help="The folder of a model that ser learn made.")],
+    state: Annotated[
+        Path, typer.Argument(metavar="STATE", help="Folder of the model, as made by: ser learn")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Long tables as a whole.")] = False,
 ) -> None:

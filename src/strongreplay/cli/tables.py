@@ -46,7 +46,7 @@ def print_table(
     say(console, title)
     console.print(table)
     if len(shown) < len(rows):
-        say(console, f"{len(rows) - len(shown)} more; --all shows them all")
+        say(console, f"{len(rows) - len(shown):,} more; --all shows them all")
 
 
 def say(console: "Console", text: str) -> None:

@@ -86,10 +86,11 @@ def show_gate(about: dict[str, Any], verdict: "Verdict", show_all: bool) -> None
         return
     console = open_console()
     table = make_table("class", "judged on", "samples", "before", "after", "change")
+    fallen = set(verdict.fallen)
     for change in rows if show_all else rows[:SHOWN]:
         before = "-" if change.before is None else f"{change.before:.1f}"
         moved = "new" if change.before is None else f"{change.after - change.before:+.1f}"
-        style = "bold red" if change in verdict.fallen else None
+        style = "bold red" if change in fallen else None
         cells = (change.where, str(change.count), before, f"{change.after:.1f}", moved)
         table.add_row(name_cell(change.label), *cells, style=style)
     console.print(table)

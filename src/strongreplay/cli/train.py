@@ -35,17 +35,19 @@ def run_command(
         "runs"
     ),
     data: Annotated[
-        Path | None, typer.Option(help="Data folder [default: $STRONGREPLAY_DATA, else the cache folder].")
+        Path | None,
+        typer.Option(help="Data folder.", show_default="$STRONGREPLAY_DATA, else the cache folder"),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps ...")] = "auto",
     threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads [default: PyTorch's choice].")
+        int | None, typer.Option(min=1, help="CPU threads.", show_default="PyTorch's choice")
     ] = None,
     checkpoint_every: Annotated[
         str | None,
         typer.Option(
             metavar="5m|90s|STEPS",
-            help="Keep the state this often [default: every 5m in runs of more than 10 minutes].",
+            help="Keep the state this often.",
+            show_default="every 5m in runs of more than 10 minutes",
         ),
     ] = None,
     keep_state: Annotated[
@@ -80,10 +82,11 @@ def run_command(
 def resume_command(
     folder: Annotated[Path, typer.Argument(help="A folder with stopped runs, or one run's .state folder.")],
     data: Annotated[
-        Path | None, typer.Option(help="Data folder [default: $STRONGREPLAY_DATA, else the cache folder].")
+        Path | None,
+        typer.Option(help="Data folder.", show_default="$STRONGREPLAY_DATA, else the cache folder"),
     ] = None,
-    device: Annotated[str | None, typer.Option(help="Another device [default: the same].")] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads [default: as many].")] = None,
+    device: Annotated[str | None, typer.Option(help="Another device.", show_default="the same")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.", show_default="as many")] = None,
     checkpoint_every: Annotated[
         str | None, typer.Option(metavar="5m|90s|STEPS", help="Keep the state this often.")
     ] = None,

@@ -7,18 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strongreplay.cli.tables import counted, moment, per_cent, print_json, print_table
+from strongreplay.cli.told import listed
 
 if TYPE_CHECKING:
     from strongreplay.kept.store import Store
 
-State = Annotated[Path, typer.Argument(help="The folder of a model that ser learn made.")]
+State = Annotated[Path, typer.Argument(metavar="STATE", help="Folder of the model, as made by: ser learn")]
 MADE = ("learn", "accept", "save")  # the acts that make the version they name
 
 
 def history_command(
     state: State,
     as_json: Annotated[bool, typer.Option("--json", help="Every act as JSON, the oldest first.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="More than the last twenty acts.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Every act and new class, not only the first ones.")
+    ] = False,
 ) -> None:
     """Show every act: what was learnt, refused, accepted, saved, rolled back, forgotten, pruned."""
     from strongreplay.cli.show import open_console
@@ -36,11 +39,12 @@ def history_command(
             act["act"],
             act["version"] or "-",
             describe(act),
-            ", ".join(map(str, act["new_classes"] or [])),
+            ", ".join(map(str, new)) if everything else listed(new),
             change_of(act["old_before"], act["old_after"]),
             per_cent(act["fresh"]),
         ]
         for act in reversed(told)
+        for new in [act["new_classes"] or []]
     ]
     columns = ("when (UTC)", "act", "version", "what", "new classes", "old\nclasses %", "new\ndata %")
     title = f"{counted(len(told), 'act')}, the newest first"
@@ -100,7 +104,8 @@ def describe(act: Mapping[str, Any]) -> str:
 
 
 def rollback_command(
-    state: State, version: Annotated[str, typer.Argument(help="The version to use, such as v3.")]
+    state: State,
+    version: Annotated[str, typer.Argument(metavar="VERSION", help="The one to use, such as v3.")],
 ) -> None:
     """Put another version in use, at once; nothing is copied and nothing is lost."""
     from strongreplay.errors import DataError

@@ -14,6 +14,7 @@ from math import isqrt
 from pathlib import Path
 from statistics import median_low
 from typing import TYPE_CHECKING, NamedTuple
+from unicodedata import category
 
 import numpy as np
 import torch
@@ -262,7 +263,7 @@ def _inside(path: Path, root: Path) -> Path:
 
 def check_name(name: str, where: object) -> str:
     """A name that can be shown and written anywhere."""
-    if not name.strip() or any(ord(sign) < 32 or 0xD800 <= ord(sign) < 0xE000 for sign in name):
+    if not name.strip() or any(category(sign) in ("Cc", "Cs") for sign in name):
         raise DataError(f"{where}: names must be text without control characters, got {name!a}; rename it")
     return name
 

@@ -5,7 +5,7 @@ The parts are what a store keeps of a version: `model` (settings, labels, genera
 them are enough to answer.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -87,23 +87,26 @@ class Model:
     def test_view(self) -> View:
         return plain_view(self.plan, self.shape, self.mean, self.std)
 
-    @torch.no_grad()
-    def scores(
-        self, inputs: Tensor, batch_size: int = 500, on_batch: Callable[[int], None] | None = None
-    ) -> Tensor:
+    def scores(self, inputs: Tensor) -> Tensor:
         """(N, K) logits over the classes known, on the host."""
+        return torch.cat(list(self.score_batches(inputs)))
+
+    def answers(self, inputs: Tensor, on_batch: Callable[[int], None] = lambda count: None) -> list[Label]:
+        """The likeliest label of each; only a batch has its logits in memory, classes may be thousands."""
+        found: list[Label] = []
+        for logits in self.score_batches(inputs):
+            found += [self.labels[column] for column in logits.argmax(1).tolist()]
+            on_batch(len(logits))
+        return found
+
+    @torch.no_grad()
+    def score_batches(self, inputs: Tensor, batch_size: int = 500) -> Iterator[Tensor]:
         if tuple(inputs.shape[1:]) != self.shape:
             raise DataError(f"the model takes samples of shape {self.shape}, got {tuple(inputs.shape[1:])}")
-        view, found = self.test_view, []
+        view = self.test_view
         with evaluation_mode(self.method):
             for batch in inputs.split(batch_size):
-                found.append(self.method.predict(view(batch.to(self.device)))[:, : len(self.labels)].cpu())
-                if on_batch:
-                    on_batch(len(batch))
-        return torch.cat(found)
-
-    def answers(self, inputs: Tensor) -> list[Label]:
-        return [self.labels[column] for column in self.scores(inputs).argmax(1).tolist()]
+                yield self.method.predict(view(batch.to(self.device)))[:, : len(self.labels)].cpu()
 
     def num_bytes(self) -> dict[str, int]:
         """What replayed and held-out samples take on disk."""

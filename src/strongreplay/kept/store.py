@@ -76,7 +76,7 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         # The user may link the folder itself; inside it, links are refused.
-        self.folder = Path(os.path.realpath(folder)) if folder.is_symlink() else folder
+        self.folder = Path(os.path.realpath(folder)) if os.path.islink(folder) else folder
         self.objects, self.manifests = self.folder / "objects", self.folder / "versions"
         self.candidate, self.pending = self.folder / "candidate.json", self.folder / "pending.json"
         self.in_use, self.lines = self.folder / "current", self.folder / "history.jsonl"
@@ -270,9 +270,7 @@ class Store:
 
     def files(self) -> dict[str, Path]:
         """The manifests by the names of their versions, oldest first, without one that was never in use."""
-        if not self.manifests.is_dir():
-            return {}
-        names = (path.name.removesuffix(".json").lstrip("v0") for path in self.manifests.glob("v*.json"))
+        names = (path.stem.lstrip("v0") for path in contents(self.manifests) if path.suffix == ".json")
         numbers = sorted(int(name) for name in names if NAME.fullmatch(f"v{name}"))
         found = {f"v{number}": self.path_of(f"v{number}") for number in numbers}
         hidden = self.unannounced()
@@ -388,7 +386,7 @@ class Store:
         """A folder with other things in it is somebody's photos, not a place for a model."""
         if not os.path.lexists(self.folder):
             return
-        if not self.folder.is_dir():
+        if not os.path.isdir(self.folder):
             raise DataError(
                 f"{self.folder}: a file where the folder of a model should be; choose another name"
             )
@@ -419,8 +417,9 @@ class Store:
             with contextlib.suppress(OSError, DataError):
                 self.settle()
                 self.sweep()
+            remedy = "make it writable" if isinstance(error, PermissionError) else "make room"
             raise RunError(
-                f"{self.folder}: could not be written ({error.strerror or error}); make room and repeat, "
+                f"{self.folder}: could not be written ({error.strerror or error}); {remedy} and repeat, "
                 "the version in use is still the one before"
             ) from None
 
@@ -533,10 +532,10 @@ def number_of(name: str) -> int:
 def contents(folder: Path) -> list[Path]:
     """What is in a folder, if there is one."""
     try:
-        return sorted(folder.iterdir()) if folder.is_dir() else []
+        return sorted(folder.iterdir()) if os.path.isdir(folder) else []
     except OSError as error:
         raise DataError(
-            f"{folder}: not readable ({error.strerror or error}); choose another folder"
+            f"{folder}: not readable ({error.strerror or error}); make it readable, or choose another folder"
         ) from None
 
 

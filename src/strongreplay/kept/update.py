@@ -28,6 +28,7 @@ from strongreplay.state import read_newest, write_checkpoint
 
 MAX_DROP = 10.0  # points; with the few samples a small memory holds, one wrong answer more must not count
 EVERY = 60.0  # seconds between two checkpoints
+NO_ROOM = "make room and repeat the command, no version was changed"
 
 
 class Stopped(RunError):
@@ -80,7 +81,7 @@ def learn(folder: Path, order: Order, device: torch.device, watcher: Watcher | N
 class Update:
     def __init__(self, store: Store, order: Order, device: torch.device, watcher: Watcher) -> None:
         self.store, self.order, self.watcher = store, order, watcher
-        self.work, self.base = store.folder / WORK, store.current if store.exists else None
+        self.work, self.base = store.folder / WORK, store.parent()
         self.version: Version | None = None
         if self.base:
             self.version, parts = store.read()
@@ -144,7 +145,9 @@ class Update:
         new = [str(label) for label in labels if label not in known]
         more = ", ..." if len(new) > 5 else ""
         named = f" ({', '.join(new[:5])}{more})" if new else ""
-        return f"{len(self.chunk)} samples of {len(labels)} classes, {len(new)} of them new{named}"
+        samples = f"{len(self.chunk)} sample{'' if len(self.chunk) == 1 else 's'}"
+        classes = f"{len(labels)} class{'' if len(labels) == 1 else 'es'}"
+        return f"{samples} of {classes}, {len(new)} of them new{named}"
 
     def waiting(self, judged_by: str | None) -> Outcome | None:
         """The same update was refused before, by the same guard: it is not learnt a second time."""
@@ -186,7 +189,8 @@ class Update:
             self.watcher.step(position)
             stop = self.watcher.wants_stop()
             if stop or time.monotonic() - last >= EVERY:
-                write_checkpoint(self.work, lesson.state(), {"lesson": self.name, "step": done})
+                told = {"lesson": self.name, "step": done}
+                write_checkpoint(self.work, lesson.state(), told, remedy=NO_ROOM)
                 last = time.monotonic()
             if stop:
                 raise Stopped(
