@@ -87,6 +87,7 @@ def main() -> None:
     parser.add_argument("dataset", choices=NAMES)
     parser.add_argument("data", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--memory", type=int, default=500)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path)
@@ -97,9 +98,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         chunks = write_chunks(train, names, Path(folder, "train"))
         tests = write_chunks(test, names, Path(folder, "test"))
-        for kind, changes in KINDS.items():
+        for kind in options.kinds:
             for seed in range(options.seeds):
-                settings = SETTINGS[options.dataset] | changes
+                settings = SETTINGS[options.dataset] | KINDS[kind]
                 if settings.pop("classes", False):
                     settings["classes"] = names
                 found = keep(chunks, tests, options.memory, seed=seed, **settings)

@@ -173,6 +173,10 @@ class Memory(nn.Module, Generic[Row]):
         return slots
 
     def _write(self, slots: Slots, kept: Slots, arriving: Row) -> None:
+        if len(slots) == 1:  # nearly always, once a reservoir has seen much; a plain copy is quicker
+            for column, values in zip(self._columns(), arriving, strict=True):
+                column[int(slots[0])] = values[int(kept[0])]
+            return
         # Two rows of one batch may meet in a slot; the later one stays, as if they had come one by one.
         last = len(slots) - 1 - np.unique(slots[::-1], return_index=True)[1]
         places, sources = torch.from_numpy(slots[last]), torch.from_numpy(kept[last])

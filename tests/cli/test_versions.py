@@ -253,7 +253,7 @@ def test_a_net_of_ones_own_is_told_about_but_not_judged(tmp_path: Path) -> None:
 
 def test_rollback_is_told_and_undone(state: Path) -> None:
     said = ser("rollback", state, "v1")
-    assert said.lines == ["v1 is in use now", f"go forward again with: ser rollback {state} v2"]
+    assert said.lines == ["v1 is in use now", f"undo with: ser rollback {state} v2"]
     assert "--restart" in said.err
     assert Store(state).current == "v1"
     assert ser("rollback", state, "v1").out == "v1 is in use already\n"

@@ -125,6 +125,6 @@ def rollback_command(
         store.rollback(version, {"act": "rollback", "from": before})
     typer.echo(f"{version} is in use now")
     if before:
-        typer.echo(f"go forward again with: ser rollback {state} {before}")
+        typer.echo(f"undo with: ser rollback {state} {before}")
     if (store.folder / WORK).exists():
         typer.echo("note: an update of another version was stopped; ser learn --restart forgets it", err=True)
