@@ -255,7 +255,7 @@ ROUNDING = {"check_methods_subset_invariance": "float32 products of other batch 
 
 
 @parametrize_with_checks(  # type: ignore[untyped-decorator]
-    [Learner(epochs=20, lr=0.1, memory=100, batch_size=16, device="cpu")],
+    [Learner(epochs=8, lr=0.1, memory=100, batch_size=16, device="cpu")],
     expected_failed_checks=lambda estimator: ROUNDING,
 )
 def test_the_conventions_of_scikit_learn_hold(estimator: Learner, check: Any) -> None:
