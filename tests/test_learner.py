@@ -206,6 +206,15 @@ def test_features_are_standardised_and_wrong_shapes_refused() -> None:
         learner.learn(features[:, :5].numpy(), labels)
 
 
+def test_normalisation_may_be_given(digits: Stream, tmp_path: Path) -> None:
+    given = {"learner.mean": "0.25", "learner.std": "0.5"}  # as the command line has it
+    learner = Learner(**QUICK, memory=50, epochs=1, settings=given)
+    learner.learn(digits[0].train.inputs, digits[0].train.labels)
+    learner.save(tmp_path / "state")
+    view = Learner.load(tmp_path / "state").model_.test_view
+    assert view(torch.full((1, 1, 8, 8), 255, dtype=torch.uint8)).unique().tolist() == [1.5]
+
+
 def test_a_module_of_ones_own_gives_features(digits: Stream, tmp_path: Path) -> None:
     with seeded_init(derive_generator(0, "body")):
         body = nn.Sequential(nn.Flatten(), nn.Linear(64, 30), nn.ReLU())
@@ -232,6 +241,12 @@ def test_a_module_of_ones_own_gives_features(digits: Stream, tmp_path: Path) -> 
         ({"net": "resnet"}, "resnet18"),
         ({"settings": {"method.memory_size": 3}}, "follows from learner.memory"),
         ({"settings": {"method.gamma": 3}}, "unknown setting 'method.gamma'"),
+        ({"settings": {"learner.mean": [0.5]}}, "belong together"),
+        (
+            {"settings": {"learner.mean": [0.5] * 3, "learner.std": [1] * 3}},
+            "a value for each channel, 1, got 3",
+        ),
+        ({"settings": {"learner.mean": [0.5], "learner.std": [0]}}, r"learner\.std must be > 0"),
     ],
 )
 def test_wrong_settings_are_told(settings: dict[str, Any], message: str, digits: Stream) -> None:

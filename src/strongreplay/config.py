@@ -204,10 +204,11 @@ def from_text(value: Any, annotation: Any) -> Any:
     """A value typed at the command line: commas make lists, 'none' is none; the rest is left to the model."""
     if not isinstance(value, str):
         return value
-    if get_origin(annotation) is tuple:
-        return [part.strip() for part in value.split(",") if part.strip()]
-    if value.lower() == "none" and get_origin(annotation) is UnionType and type(None) in get_args(annotation):
+    kinds = get_args(annotation) if get_origin(annotation) is UnionType else (annotation,)
+    if value.lower() == "none" and type(None) in kinds:
         return None
+    if any(get_origin(kind) is tuple for kind in kinds):
+        return [part.strip() for part in value.split(",") if part.strip()]
     return value
 
 

@@ -197,7 +197,7 @@ def new_model(
 def first_model(plan: Plan, chunk: Chunk, device: torch.device, own_net: nn.Module | None = None) -> Model:
     """A model that has seen nothing, made for samples like these."""
     shape = tuple(chunk.inputs.shape[1:])
-    mean, std = moments(chunk.inputs)
+    mean, std = given_moments(plan, shape) or moments(chunk.inputs)
     if len(shape) == 3 and shape[1] != shape[2] and own_net is None:
         raise DataError(f"images must be square, got {shape[2]} x {shape[1]} pixels; give a side")
     name = plan.net.name
@@ -206,6 +206,20 @@ def first_model(plan: Plan, chunk: Chunk, device: torch.device, own_net: nn.Modu
     classes = plan.learner.classes
     num_classes = len(classes) if classes is not None else len(set(chunk.labels)) + plan.learner.reserve
     return new_model(plan, shape, mean, std, device, num_classes, 1, own_net)
+
+
+def given_moments(plan: Plan, shape: tuple[int, ...]) -> tuple[list[float], list[float]] | None:
+    """Mean and deviation that the user knows better than the first data."""
+    mean, std = plan.learner.mean, plan.learner.std
+    if mean is None or std is None:
+        return None
+    if not len(mean) == len(std) == shape[0]:
+        what = "channel" if len(shape) == 3 else "feature"
+        raise ConfigError(
+            f"learner.mean and learner.std must have a value for each {what}, {shape[0]}, "
+            f"got {len(mean)} and {len(std)}"
+        )
+    return list(mean), list(std)
 
 
 def choose_net(shape: tuple[int, ...], width: int | None) -> dict[str, Any]:

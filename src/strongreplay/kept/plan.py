@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from strongreplay.config import NetConfig, Section, TrainConfig, build_sections, net_faults
 from strongreplay.data.codec import Codec
@@ -31,11 +31,21 @@ class LearnerConfig(Section):
         "auto", description="of training images; auto: crop-flip for colour, none for grey"
     )
     normalise: bool = Field(True, description="by mean and deviation of the first data")
+    mean: tuple[float, ...] | None = Field(
+        None, description="of each channel in [0, 1] or feature; none: of the data"
+    )
+    std: tuple[Annotated[float, Field(gt=0)], ...] | None = Field(None, description="of the same; give both")
     classes: tuple[Label, ...] | None = Field(
         None, min_length=1, description="all there will ever be; none: the head grows"
     )
     reserve: int = Field(10, ge=0, description="rows of a growing head kept ready for classes to come")
     seed: int = Field(0, ge=0, description="of everything drawn")
+
+    @model_validator(mode="after")
+    def check_pair(self) -> Self:
+        if (self.mean is None) != (self.std is None):
+            raise ValueError("learner.mean and learner.std belong together; give both or none")
+        return self
 
     @field_validator("memory")
     @classmethod
