@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from strongreplay.data.own import Chunk, Label, read_chunk, read_inputs
 from strongreplay.devices import find_device
 from strongreplay.errors import DataError, RunError
+from strongreplay.kept.gate import count_right
 from strongreplay.kept.lesson import Lesson, Report
 from strongreplay.kept.model import Model, first_model, model_of
 from strongreplay.kept.plan import OWN, Plan, make_plan
@@ -172,8 +173,6 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def evaluate(self, data: object, labels: object = None) -> dict[Label, tuple[int, int]]:
         """By class: right answers and samples."""
-        from strongreplay.kept.gate import count_right
-
         check_is_fitted(self, "model_")
         chunk = read_chunk(data, labels, shape=self.model_.shape)
         return count_right(self.model_.answers(chunk.inputs), chunk.labels)

@@ -21,8 +21,7 @@ from strongreplay.kept.gate import Change, Verdict
 from strongreplay.kept.lesson import Lesson, Report
 from strongreplay.kept.model import Model, first_model, model_of
 from strongreplay.kept.plan import make_plan
-from strongreplay.kept.store import CANDIDATE, Store, Version
-from strongreplay.kept.store import WORK as WORK  # where others look for it
+from strongreplay.kept.store import CANDIDATE, WORK, Store, Version
 from strongreplay.records import fingerprint
 from strongreplay.state import read_newest, write_checkpoint
 
