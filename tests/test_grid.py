@@ -104,3 +104,8 @@ def test_estimates_count_the_steps_of_a_run() -> None:
     assert num_steps(resolve("p-mnist", "joint")) == 9375
     assert plain_step(trial_of(mnist)) > 0
     assert seconds(mnist) == pytest.approx(2 * seconds(resolve("p-mnist", "sgd")))
+
+
+def test_a_trial_step_is_short_however_large_the_batch() -> None:
+    whole, part = ("mlp", None, (1, 28, 28), 10, 10**9), ("mlp", None, (1, 28, 28), 10, 100)
+    assert plain_step(whole) > plain_step(part)  # 3 terabytes of images, if they were made

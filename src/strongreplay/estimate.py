@@ -1,12 +1,12 @@
 """How long a run takes here, before it is started: steps from its configuration, seconds from a short trial.
 
-The trial is a plain training step of the same net on noise of the same shape and batch; a method's step costs
-about as many of these as its row in METHODS says. Good to a factor of two, which tells minutes from days.
+The trial is a plain training step of the same net on noise of the same shape and batch, or a part of the batch
+where that is large; a method's step costs about as many of these as its row in METHODS says. Good to a factor of two, which tells minutes from days.
 """
 
 import time
 from functools import cache
-from math import ceil
+from math import ceil, prod
 from statistics import median
 
 import torch
@@ -20,6 +20,7 @@ from strongreplay.nets import build_net
 from strongreplay.types import derive_generator
 
 TRIAL_SECONDS = 0.5
+TRIAL_NUMBERS = 2**17  # inputs of a trial step: 42 images of CIFAR; 512 of TinyImageNet would take minutes
 Trial = tuple[str, int | None, tuple[int, ...], int, int]  # net, width, input shape, classes, batch size
 
 
@@ -50,12 +51,13 @@ def trial_of(config: RunConfig) -> Trial:
 def plain_step(trial: Trial) -> float:
     """Seconds of a forward, a backward and an update; the first one, which sets things up, left out."""
     name, width, shape, num_classes, batch_size = trial
+    size = min(batch_size, TRIAL_NUMBERS // prod(shape))
     options = {} if width is None else {"width": width}
     generator = derive_generator(0, "trial")
     net = build_net(name, shape, num_classes, generator, **options)
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
-    inputs = torch.rand(batch_size, *shape, generator=generator)
-    labels = torch.randint(num_classes, (batch_size,), generator=generator)
+    inputs = torch.rand(size, *shape, generator=generator)
+    labels = torch.randint(num_classes, (size,), generator=generator)
     times: list[float] = []
     while len(times) < 3 or sum(times) < TRIAL_SECONDS:
         start = time.perf_counter()
@@ -63,4 +65,4 @@ def plain_step(trial: Trial) -> float:
         cross_entropy(net(inputs), labels).backward()
         optimizer.step()
         times.append(time.perf_counter() - start)
-    return median(times[1:])
+    return median(times[1:]) * batch_size / size

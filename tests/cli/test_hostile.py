@@ -20,8 +20,7 @@ from PIL import Image
 from test_learn import QUICK, Said, Ser, contents, ser, write_digits
 
 from strongreplay.cli import main
-from strongreplay.kept.store import Store
-from strongreplay.kept.update import WORK
+from strongreplay.kept.store import WORK, Store
 
 __all__ = ["ser"]  # a fixture
 CPU = ["--device", "cpu", "--threads", "1"]

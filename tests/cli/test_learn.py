@@ -19,8 +19,7 @@ from PIL import Image
 
 from strongreplay.cli import main
 from strongreplay.data import files
-from strongreplay.kept.store import Store
-from strongreplay.kept.update import WORK
+from strongreplay.kept.store import WORK, Store
 
 QUICK = ["--net", "mlp", "--epochs", "3", "--threads", "1", "--device", "cpu"]
 NAMES = ["zero", "[bold]x", "zwei 二", "-three", "four", "five"]
