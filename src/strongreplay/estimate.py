@@ -1,7 +1,8 @@
 """How long a run takes here, before it is started: steps from its configuration, seconds from a short trial.
 
-The trial is a plain training step of the same net on noise of the same shape and batch, or a part of the batch
-where that is large; a method's step costs about as many of these as its row in METHODS says. Good to a factor of two, which tells minutes from days.
+The trial is a plain training step of the same net on noise of the same shape and batch, or on part of a large
+batch; a method's step costs about as many of these as its row in METHODS says. Good to a factor of two, which
+tells minutes from days.
 """
 
 import time
