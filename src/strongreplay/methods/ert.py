@@ -94,20 +94,24 @@ class ERT(Method):
         memory.num_seen += count
         if free:
             memory.append(Sample(*(column[:free] for column in arriving)))
-        elif draws[:, 0].min() * first >= memory.capacity:
+        elif draws[draws[:, 0].argmin(), 0] * first >= memory.capacity:
             return  # nobody enters, as in most steps of a long stream: told without looking at each one
         # Algorithm R would overwrite slot floor(draw * n) of n items so far; here it decides who enters
         places = draws[:, 0] * np.arange(first, first + count)
         rows = memory.rows
         # Each admitted item changes the next one's odds. The slots stay on the device: nothing is waited for.
         for number in free + np.flatnonzero(places[free:] < memory.capacity):
-            bounds = victim_weights(
-                rows.labels, rows.scores, len(self.corrected), config.brs, config.lars
-            ).cumsum_(0)
-            draw = float(draws[number, 1]) * bounds[-1:]
-            slot = torch.searchsorted(bounds, draw, right=True).clamp_(max=len(bounds) - 1)
+            slot = self.choose_victim(rows, float(draws[number, 1]))
             for column, values in zip(rows, arriving, strict=True):
                 column.index_copy_(0, slot, values[number : number + 1])
+
+    @torch.inference_mode()  # many small operations, quicker without autograd's accounts
+    def choose_victim(self, rows: Sample, draw: float) -> Tensor:
+        """(1,) the slot that a draw from [0, 1) falls on, each as wide as it is likely to leave."""
+        bounds = victim_weights(
+            rows.labels, rows.scores, len(self.corrected), self.config.brs, self.config.lars
+        ).cumsum_(0)
+        return torch.searchsorted(bounds, draw * bounds[-1:], right=True).clamp_(max=len(bounds) - 1)
 
     def end_task(self, task: Task) -> None:
         """Fit scale and offset of this task's logits on memory; both carry over to the next task."""

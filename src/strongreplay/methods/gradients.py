@@ -57,9 +57,15 @@ def flat_gradient(loss: Tensor, parameters: Parameters, retain_graph: bool = Fal
 
 
 def descend_along(optimizer: Optimizer, parameters: Parameters, gradient: Tensor) -> None:
-    """One step with a gradient that is given, not computed from a loss."""
-    for parameter, part in zip(parameters, _unflatten_dense_tensors(gradient, parameters), strict=True):
-        parameter.grad = part
+    """One step with a gradient that is given, not computed from a loss.
+
+    Who writes all gradients into one and the same vector spares itself the parts: they are in place from the
+    step before. (What lies at the address of a living vector is that vector.)
+    """
+    first = parameters[0].grad
+    if first is None or first.data_ptr() != gradient.data_ptr():
+        for parameter, part in zip(parameters, _unflatten_dense_tensors(gradient, parameters), strict=True):
+            parameter.grad = part
     optimizer.step()
 
 

@@ -48,6 +48,7 @@ class OEWCConfig(MethodConfig):
 class OEWC(Method):
     fisher: Tensor  # (P,) importance; zero, hence without effect, until the first task ends
     anchor: Tensor  # (P,) theta*, the weights at the end of the last task
+    total: Tensor
 
     def __init__(self, net: nn.Module, problem: Problem, config: OEWCConfig | None = None) -> None:
         super().__init__()
@@ -55,13 +56,16 @@ class OEWC(Method):
         self.net, self.config, self.view = net, config or OEWCConfig(), problem.train_view
         self.register_buffer("anchor", flat_weights(self.weights))
         self.register_buffer("fisher", torch.zeros_like(self.anchor))
+        # (P,) the gradient stepped along; kept, so that it need not be taken apart every step
+        self.register_buffer("total", torch.zeros_like(self.anchor), persistent=False)
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
         current = cross_entropy(self.net(batch.inputs), batch.labels)
         parameters, strength = self.weights, self.config.penalty
         gradient = flat_gradient(current, parameters)
         penalty, pull = quadratic_pull(parameters, self.anchor, self.fisher, strength)
-        descend_along(optimizer, parameters, gradient.add_(pull, alpha=2 * strength))
+        torch.add(gradient, pull, alpha=2 * strength, out=self.total)
+        descend_along(optimizer, parameters, self.total)
         return {"current": current.detach(), "penalty": penalty}
 
     def end_task(self, task: Task) -> None:

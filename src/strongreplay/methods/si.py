@@ -49,7 +49,8 @@ class SI(Method):
         self.register_buffer("anchor", flat_weights(self.weights))
         self.register_buffer("path", torch.zeros_like(self.anchor))
         self.register_buffer("importance", torch.zeros_like(self.anchor))
-        # (P,) the gradient stepped along; kept, because a new vector every step is never in the cache
+        # (P,) the gradient stepped along; kept, because a new vector every step is never in the cache, and
+        # would have to be taken apart
         self.register_buffer("total", torch.zeros_like(self.anchor), persistent=False)
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
