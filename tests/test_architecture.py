@@ -31,7 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "state": BASE | {""},
     "lock": BASE,
     "course": TYPES | {"data", "engine", "methods", "nets", "config", "meter", "metrics"},
-    "engine": TYPES | {"methods", "rates"},
+    "engine": TYPES | {"devices", "methods", "rates"},
     "config": TYPES | {"data", "methods", "nets", "rates", "recipes", "records"},
     "devices": BASE,
     "kept": TYPES

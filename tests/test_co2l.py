@@ -67,10 +67,10 @@ def joined(*batches: Batch) -> Batch:
 
 def test_contrast_by_hand_divides_by_all_vectors() -> None:
     vectors, labels = unit((1, 0), (0, 1), (1, 0), (0, 1)), torch.tensor([1, 0, 1, 0])
-    loss = contrast(vectors, similarities(vectors), labels, torch.tensor([False, True]), 0.5)
+    loss = contrast(vectors, similarities(vectors, 0.5), labels, torch.tensor([False, True]), 0.5)
     assert loss.item() == pytest.approx(0.855517, abs=1e-6)
     assert 0.5 / 0.07 * (log(exp(2) + 2) - 2) == pytest.approx(1.711034, abs=1e-6)  # of one anchor
-    everyone = contrast(vectors, similarities(vectors), labels, torch.tensor([True, True]), 0.5)
+    everyone = contrast(vectors, similarities(vectors, 0.5), labels, torch.tensor([True, True]), 0.5)
     assert everyone.item() == pytest.approx(1.711034, abs=1e-6)
 
 
@@ -82,13 +82,13 @@ def test_contrast_is_the_formula_written_out_in_loops() -> None:
         denominator = torch.stack([(anchor @ vectors[b] / 0.3).exp() for b in others]).sum().log()
         gains = [anchor @ vectors[b] / 0.3 - denominator for b in others if labels[b] == labels[a]]
         total += -0.3 / 0.07 * float(sum(gains)) / len(gains) * float(current[labels[a]])
-    loss = contrast(vectors, similarities(vectors), labels, current, 0.3)
+    loss = contrast(vectors, similarities(vectors, 0.3), labels, current, 0.3)
     assert loss.item() == pytest.approx(total / len(vectors), rel=1e-9)
 
 
 def test_distillation_by_hand() -> None:
     now = similarities(unit((1, 0.2), (0.1, 1), (0.9, -0.3)))
-    old = similarities(unit((1, 0), (0, 1), (1, -1)))
+    old = unit((1, 0), (0, 1), (1, -1))
     assert distil(now, old, 0.2, 0.01).item() == pytest.approx(0.044391, abs=1e-6)
 
 
@@ -102,10 +102,10 @@ def test_both_gradients_are_those_of_plain_cross_entropies() -> None:
     same = (labels[:, None] == labels) & ~mask
     contrasts = -(answers(0.3) * same).sum(1) / same.sum(1) * current[labels] * 0.3 / 0.07
     wanted = (old @ old.t() / 0.05).masked_fill(mask, -1e30).softmax(1)
-    relations = similarities(vectors)
+    relations = similarities(vectors, 0.3)
     for got, expected in (
         (contrast(vectors, relations, labels, current, 0.3), contrasts.mean()),
-        (distil(relations, similarities(old), 0.2, 0.05), -(answers(0.2) * wanted).sum(1).mean()),
+        (distil(relations, old, 0.2 / 0.3, 0.05), -(answers(0.2) * wanted).sum(1).mean()),
     ):
         assert got.item() == pytest.approx(expected.item(), rel=1e-9)
         slopes = [torch.autograd.grad(loss, vectors, retain_graph=True)[0] for loss in (got, expected)]
@@ -115,8 +115,8 @@ def test_both_gradients_are_those_of_plain_cross_entropies() -> None:
 
 def test_relations_as_they_were_have_no_gradient_and_their_entropy_as_loss() -> None:
     vectors = random_case()[0].requires_grad_()
-    wanted = (similarities(vectors.detach()) / 0.1).softmax(1)
-    loss = distil(similarities(vectors), similarities(vectors.detach()), 0.1, 0.1)
+    wanted = similarities(vectors.detach(), 0.1).softmax(1)
+    loss = distil(similarities(vectors), vectors.detach(), 0.1, 0.1)
     assert loss.item() == pytest.approx(torch.special.entr(wanted).sum(1).mean().item(), rel=1e-9)
     (gradient,) = torch.autograd.grad(loss, vectors)
     assert gradient.abs().max() < 1e-12
@@ -126,11 +126,11 @@ def test_an_old_sample_is_no_anchor_but_is_pushed_away() -> None:
     vectors, labels, current = random_case()
     anchors = current[labels]
     vectors.requires_grad_()
-    loss = contrast(vectors, similarities(vectors), labels, current, 0.5)
+    loss = contrast(vectors, similarities(vectors, 0.5), labels, current, 0.5)
     (gradient,) = torch.autograd.grad(loss, vectors)
     assert (gradient.norm(dim=1)[~anchors] > 1e-3).all()
     alone = vectors[anchors]
-    without = contrast(alone, similarities(alone), labels[anchors], current, 0.5)
+    without = contrast(alone, similarities(alone, 0.5), labels[anchors], current, 0.5)
     assert loss.item() > without.item() * anchors.double().mean().item()  # as a negative it counts
 
 
@@ -139,19 +139,19 @@ def test_the_order_of_a_batch_makes_no_difference() -> None:
     order = torch.randperm(len(vectors), generator=torch.Generator().manual_seed(1))
     old = vectors.flip(1)
     first = (
-        contrast(vectors, similarities(vectors), labels, current, 0.5),
-        distil(similarities(vectors), similarities(old), 0.2, 0.01),
+        contrast(vectors, similarities(vectors, 0.5), labels, current, 0.5),
+        distil(similarities(vectors), old, 0.2, 0.01),
     )
     second = (
-        contrast(vectors[order], similarities(vectors[order]), labels[order], current, 0.5),
-        distil(similarities(vectors[order]), similarities(old[order]), 0.2, 0.01),
+        contrast(vectors[order], similarities(vectors[order], 0.5), labels[order], current, 0.5),
+        distil(similarities(vectors[order]), old[order], 0.2, 0.01),
     )
     assert [x.item() for x in first] == pytest.approx([x.item() for x in second], rel=1e-12)
 
 
 def test_small_temperatures_keep_value_and_gradient_finite() -> None:
     vectors = random_case()[0].float().requires_grad_()
-    loss = distil(similarities(vectors), similarities(-vectors.detach().flip(0)), 1e-3, 1e-4)
+    loss = distil(similarities(vectors), -vectors.detach().flip(0), 1e-3, 1e-4)
     (gradient,) = torch.autograd.grad(loss, vectors)
     assert loss.isfinite()
     assert loss > 100  # a probability this small would be rounded to zero
@@ -160,7 +160,7 @@ def test_small_temperatures_keep_value_and_gradient_finite() -> None:
 
 def test_no_vector_is_compared_with_itself() -> None:
     vectors = random_case(3)[0]
-    odds, products = (similarities(vectors) / 0.5).softmax(1), vectors @ vectors.t() / 0.5
+    odds, products = similarities(vectors, 0.5).softmax(1), vectors @ vectors.t() / 0.5
     for row in range(len(vectors)):
         others = torch.arange(len(vectors)) != row
         assert odds[row, row] == 0
@@ -206,12 +206,14 @@ def test_a_step_is_both_losses_of_two_fresh_views_of_the_raw_images(stream: Stre
     twin.load_state_dict(method.state_dict())
     nn.utils.vector_to_parameters(before, twin.net.parameters())
     vectors, labels = twin.net(inputs), batch.labels.repeat(2)
-    now, old = similarities(vectors), similarities(method.teacher(inputs))
+    now, old = similarities(vectors, 0.5), method.teacher(inputs)
     current = torch.tensor([False, False, True, True, False, False])
     assert terms["contrast"].item() == pytest.approx(
         contrast(vectors, now, labels, current, 0.5).item(), rel=1e-5
     )
-    assert terms["relations"].item() == pytest.approx(0.5 * distil(now, old, 0.2, 0.01).item(), rel=1e-5)
+    assert terms["relations"].item() == pytest.approx(
+        0.5 * distil(now, old, 0.2 / 0.5, 0.01).item(), rel=1e-5
+    )
 
 
 def test_the_streams_own_view_is_not_looked_at(stream: Stream) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from strongreplay.devices import keep_freed_memory
 from strongreplay.errors import RunError
 from strongreplay.methods.base import Method, evaluation_mode
 from strongreplay.rates import Rate
@@ -91,6 +92,7 @@ def train_task(
     as it was then: beginning the task a second time may have changed it.
     """
     device = next(method.parameters()).device
+    keep_freed_memory()
     method.train()
     task = method.begin_task(task)
     progress = progress or Progress()

@@ -131,11 +131,11 @@ class Co2L(Method):
         config = self.config
         inputs, labels = self.view(batch.images.repeat(2, 1, 1, 1), self.views), batch.labels.repeat(2)
         vectors = self.net(inputs)
-        relations = similarities(vectors)
+        relations = similarities(vectors, config.temperature)
         terms = {"contrast": contrast(vectors, relations, labels, self.current, config.temperature)}
         if self.teacher.exists and config.distillation:
-            old = similarities(self.teacher(inputs))
-            loss = distil(relations, old, config.kappa, config.teacher_kappa)
+            kappa, old = config.kappa / config.temperature, self.teacher(inputs)
+            loss = distil(relations, old, kappa, config.teacher_kappa)
             terms["relations"] = config.distillation * loss
         return descend(optimizer, terms)
 
@@ -196,52 +196,68 @@ class Co2L(Method):
 
 
 class Similarities(Function):
-    """(n, n) products of every vector with all others; a softmax of a row gives itself no part.
+    """(n, n) products of every vector with all others, over a temperature; with itself: no part of a softmax.
 
     The gradient is (G + G')V, one product of matrices where autograd would make two.
     """
 
     @staticmethod
-    def forward(ctx: Any, vectors: Tensor) -> Tensor:
-        ctx.save_for_backward(vectors)
-        return (vectors @ vectors.t()).fill_diagonal_(NO_PART)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        (vectors,) = ctx.saved_tensors
-        both: Tensor = (gradient + gradient.t()).fill_diagonal_(0)
-        moved: Tensor = both @ vectors
-        return moved
-
-
-def similarities(vectors: Tensor) -> Tensor:
-    relations: Tensor = Similarities.apply(vectors)  # type: ignore[no-untyped-call]
-    return relations
-
-
-class LogSumExp(Function):
-    """(n,) logarithm of the summed exponentials of each row over a temperature, in few passes."""
-
-    @staticmethod
-    def forward(ctx: Any, relations: Tensor, temperature: float) -> Tensor:
-        scaled = relations / temperature
-        peaks = scaled.amax(1, keepdim=True)
-        parts = scaled.sub_(peaks).exp_()
-        sums = parts.sum(1, keepdim=True)
-        ctx.save_for_backward(parts, sums * temperature)
-        return (peaks + sums.log()).squeeze(1)
+    def forward(ctx: Any, vectors: Tensor, temperature: float) -> Tensor:
+        scaled = vectors / temperature
+        ctx.save_for_backward(scaled)
+        return (scaled @ vectors.t()).fill_diagonal_(NO_PART)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        parts, sums = ctx.saved_tensors
-        return parts * (gradient[:, None] / sums), None
+        (scaled,) = ctx.saved_tensors
+        # A copy goes through a transposed matrix in blocks, a sum from end to end.
+        both: Tensor = gradient.t().contiguous().add_(gradient).fill_diagonal_(0)
+        moved: Tensor = both @ scaled
+        return moved, None
 
 
-def log_sum_exp(relations: Tensor, temperature: float) -> Tensor:
-    sums: Tensor = LogSumExp.apply(relations, temperature)  # type: ignore[no-untyped-call]
-    return sums
+def similarities(vectors: Tensor, temperature: float = 1) -> Tensor:
+    relations: Tensor = Similarities.apply(vectors, temperature)  # type: ignore[no-untyped-call]
+    return relations
+
+
+class LogSumExp(Function):
+    """(n,) logarithm of the summed exponentials of each row, in few passes.
+
+    The largest part of a row's softmax is one over the sum, measured from the largest number.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, relations: Tensor) -> Tensor:
+        parts = relations.softmax(1)
+        ctx.parts = parts
+        return relations.amax(1) - parts.amax(1).log()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        parts: Tensor = ctx.parts
+        del ctx.parts  # they become the gradient: a matrix of this size costs more to get than to fill
+        return parts.mul_(gradient[:, None])
+
+
+class CrossEntropy(Function):
+    """Mean over rows, between what is wanted and a softmax over a temperature."""
+
+    @staticmethod
+    def forward(ctx: Any, relations: Tensor, wanted: Tensor, temperature: float) -> Tensor:
+        parts, share = (relations / temperature).softmax(1), 1 / (temperature * len(wanted))
+        sums = relations.amax(1) / temperature - parts.amax(1).log()
+        ctx.parts, ctx.share = parts.sub_(wanted), share
+        return sums.mean() - share * torch.dot(relations.view(-1), wanted.view(-1))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        parts: Tensor = ctx.parts
+        del ctx.parts
+        return parts.mul_(gradient * ctx.share), None, None
 
 
 def contrast(
@@ -249,23 +265,27 @@ def contrast(
 ) -> Tensor:
     """Supervised contrastive loss: an anchor wants all others of its label near, each as much as the next.
 
-    Anchors are the samples of current classes; the mean is over all vectors. Every one has another of its
-    label: its image's other view.
+    Relations are those over the same temperature. Anchors are the samples of current classes; the mean is
+    over all vectors. Every one has another of its label: its image's other view.
     """
     # The mean product with others of a label is the product with their mean: no (n, n) numbers are needed.
     sums = vectors.new_zeros(len(current), vectors.shape[1]).index_add(0, labels, vectors)
     counts = vectors.new_zeros(len(current)).index_add(0, labels, torch.ones_like(vectors[:, 0]))
     others = sums.index_select(0, labels) - vectors
     near = (others * vectors).sum(1) / (counts[labels] - 1)
-    losses = log_sum_exp(relations, temperature) - near / temperature
+    sizes: Tensor = LogSumExp.apply(relations)  # type: ignore[no-untyped-call]
+    losses = sizes - near / temperature
     return temperature / BASE_TEMPERATURE * (current[labels] * losses).mean()
 
 
 def distil(relations: Tensor, old: Tensor, kappa: float, teacher_kappa: float) -> Tensor:
-    """Instance-wise relation distillation: each vector wants others as near as the old net put them."""
-    wanted = (old / teacher_kappa).softmax(1)
-    near = torch.dot(relations.view(-1), wanted.view(-1)) / len(wanted)
-    return log_sum_exp(relations, kappa).mean() - near / kappa
+    """Instance-wise relation distillation: each vector wants others as near as the old net put its own.
+
+    Kappa comes on top of the temperature that the relations were made with.
+    """
+    wanted = similarities(old, teacher_kappa).softmax(1)
+    loss: Tensor = CrossEntropy.apply(relations, wanted, kappa)  # type: ignore[no-untyped-call]
+    return loss
 
 
 def choose(labels: Tensor, classes: list[int], total: float, generator: torch.Generator) -> Tensor:

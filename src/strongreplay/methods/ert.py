@@ -107,11 +107,11 @@ class ERT(Method):
 
     @torch.inference_mode()  # many small operations, quicker without autograd's accounts
     def choose_victim(self, rows: Sample, draw: float) -> Tensor:
-        """(1,) the slot that a draw from [0, 1) falls on, each as wide as it is likely to leave."""
+        """(1,) the slot that a draw from [0, 1] falls on, each as wide as it is likely to leave."""
         bounds = victim_weights(
             rows.labels, rows.scores, len(self.corrected), self.config.brs, self.config.lars
         ).cumsum_(0)
-        return torch.searchsorted(bounds, draw * bounds[-1:], right=True).clamp_(max=len(bounds) - 1)
+        return torch.searchsorted(bounds, draw * bounds[-1:])
 
     def end_task(self, task: Task) -> None:
         """Fit scale and offset of this task's logits on memory; both carry over to the next task."""
@@ -145,5 +145,5 @@ def victim_weights(labels: Tensor, scores: Tensor, num_classes: int, brs: bool, 
     if brs and lars:  # both over their means; scores are not above zero
         scale = (scores.mean() * -merged.mean()).clamp_(min=torch.finfo(scores.dtype).tiny)
         merged = torch.addcmul(scores, merged, scale)
-    lowest, highest = merged.aminmax()
-    return (merged - lowest).add_(lowest == highest)  # equal for all where nothing tells them apart
+    # The least that can be added makes no difference but where nothing tells items apart.
+    return (merged - merged.amin()).add_(torch.finfo(merged.dtype).tiny)
