@@ -149,6 +149,17 @@ def test_ser_survives_25_kills_at_random_moments(tmp_path: Path) -> None:
             finished += 1
 
 
+def test_asked_to_stop_while_the_untrained_net_is_judged_it_does(tmp_path: Path) -> None:
+    class Hurried(Watcher):
+        def wants_stop(self) -> bool:
+            return True
+
+    config = config_for("ser")
+    with pytest.raises(Interrupted, match="stopped before the first step; its state is kept"):
+        run(config, out=tmp_path, watcher=Hurried())
+    assert run(config, out=tmp_path, resume=True).results == run(config).results
+
+
 def test_asked_to_stop_it_keeps_its_state_and_says_where(tmp_path: Path) -> None:
     class Impatient(Watcher):
         steps = 0

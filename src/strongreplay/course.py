@@ -147,8 +147,7 @@ class Course:
                 )
             for name, accuracy in zip(row, accuracies, strict=True):
                 row[name][task] = accuracy
-            if learnt >= 0:
-                self.pause()
+            self.pause()
         return row
 
     def announce(self, task: Task) -> None:

@@ -140,9 +140,9 @@ class Keeper:
             self.keep()
         if stop:
             kept = f"; its state is kept in {self.folder}" if self.folder else ""
-            raise Interrupted(
-                f"stopped after step {self.course.steps_done} of {self.course.steps_total}{kept}"
-            )
+            done, total = self.course.steps_done, self.course.steps_total
+            when = f"after step {done} of {total}" if total else "before the first step"
+            raise Interrupted(f"stopped {when}{kept}")
 
     def due(self) -> bool:
         now, course = time.monotonic(), self.course

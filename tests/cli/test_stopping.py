@@ -86,7 +86,7 @@ def test_killed_and_resumed_by_command_it_ends_with_the_same_record(tmp_path: Pa
     killed.mkdir()
     assert ser(whole, *words).returncode == 0
     process = start(killed, *words)
-    wait_for(killed, "manifest.json")
+    wait_for(killed, "state-000001")  # it has this name once it is whole
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=60)
     resumed = ser(killed, "resume", "out")
