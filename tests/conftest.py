@@ -1,5 +1,9 @@
 """Three tasks of two classes of 6 x 6 images that a small net learns in a few steps."""
 
+import os
+import signal
+import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -73,3 +77,19 @@ def assert_same(first: Any, second: Any, where: str = "") -> None:
             assert_same(a, b, f"{where}/{number}")
     else:
         assert first == second, where
+
+
+def in_a_process(work: Callable[[], object], kill_after: float | None = None) -> int:
+    """The exit code of a forked process, or minus the signal that ended it."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    if kill_after is not None:
+        time.sleep(kill_after)
+        os.kill(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

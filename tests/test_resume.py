@@ -6,13 +6,12 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import assert_same
+from conftest import assert_same, in_a_process
 from torch import Tensor
 
 from strongreplay import course, state
@@ -39,22 +38,6 @@ def config_for(method: str, **settings: Any) -> RunConfig:
         if key in METHODS[method].config.model_fields:
             small |= {f"method.{key}": 3}
     return resolve("split-digits", method, settings=small)
-
-
-def in_a_process(work: Callable[[], object], kill_after: float | None = None) -> int:
-    """The exit code of a forked process, or minus the signal that ended it."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    if kill_after is not None:
-        time.sleep(kill_after)
-        os.kill(child, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def die() -> None:

@@ -8,14 +8,13 @@ import resource
 import shutil
 import signal
 import stat
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import assert_same
+from conftest import assert_same, in_a_process
 from torch import nn
 
 from strongreplay.errors import ConfigError, DataError, RunError
@@ -499,22 +498,6 @@ def test_a_kill_at_any_step_of_the_first_version_leaves_room_for_it(
         assert (made.number, made.parent) == (len(known) + 1, known[0] if known else None)
         assert_whole(store)
     assert stop > 10
-
-
-def in_a_process(work: Callable[[], object], kill_after: float | None = None) -> int:
-    """The exit code of a forked process, or minus the signal that ended it."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    if kill_after is not None:
-        time.sleep(kill_after)
-        os.kill(child, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def test_a_real_kill_at_any_moment(tmp_path: Path) -> None:
