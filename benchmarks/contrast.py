@@ -1,6 +1,6 @@
 """What Co2L's two losses cost: one step's contrast and distillation, forward and backward, in milliseconds.
 
-python benchmarks/contrast.py [--vectors 512] [--threads 2]
+python benchmarks/contrast.py [--vectors 512] [--threads 2] [--usual-memory]
 """
 
 import argparse
@@ -36,9 +36,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--vectors", type=int, default=512, help="two for every image of a batch")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--usual-memory", action="store_true", help="freed memory goes back to the system, as it usually does"
+    )
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    keep_freed_memory()  # as training does
+    if not options.usual_memory:
+        keep_freed_memory()  # as training does
     times = measure(options.vectors)
     print(f"{options.vectors} vectors: median {median(times):.2f} ms, best {min(times):.2f} ms")
 

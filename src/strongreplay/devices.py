@@ -31,7 +31,7 @@ def keep_freed_memory() -> None:
     """What a step frees serves the next one, in this process and from now on.
 
     The C library of Linux gives freed memory back to the system soon, and a step on the CPU then waits for
-    new pages: a twelfth of its time with a convolutional net. Elsewhere nothing happens.
+    new pages (benchmarks/contrast.py shows how long). Elsewhere nothing happens.
     """
     if sys.platform != "linux":
         return

@@ -100,7 +100,10 @@ class Memory(nn.Module, Generic[Row]):
     @property
     def rows(self) -> Row:
         """Everything stored, without a copy; before the first rows arrive there are no columns to show."""
-        return self._make([column[: self.num_filled] for column in self._columns()])
+        columns = self._columns()
+        if self.num_filled < self.capacity:  # a full one needs no cutting, which takes time in every step
+            columns = [column[: self.num_filled] for column in columns]
+        return self._make(columns)
 
     def add(self, arriving: Row) -> None:
         """Present rows to the reservoir, in order."""
