@@ -59,7 +59,8 @@ def test_every_recipe_resolves_and_names_its_source() -> None:
         assert recipe.source, recipe
         assert recipe.method in METHODS
         assert recipe.stream in STREAMS
-        assert resolve(recipe.stream, recipe.method, recipe.memory_size).source == recipe.source
+        found = resolve(recipe.stream, recipe.method, recipe.memory_size, recipe_name=recipe.name)
+        assert found.source == recipe.source
 
 
 def test_an_unpublished_memory_size_takes_the_nearest_and_says_so() -> None:

@@ -72,7 +72,10 @@ def rank(group: Group) -> tuple[str, int, float]:
 
 
 def tell_apart(groups: Iterable[Group]) -> list[Group]:
-    """With variants that name the settings in which a configuration differs from its twins, as key=value."""
+    """With variants that name the settings in which a configuration differs from its twins, as key=value.
+
+    A setting left at none is not named: it is no value of its own.
+    """
     twins: dict[tuple[str, str, int | None], list[Group]] = defaultdict(list)
     for group in groups:
         twins[group.stream, group.method, group.memory_size].append(group)
@@ -84,4 +87,5 @@ def name_variants(alike: list[Group]) -> Iterator[Group]:
     keys = [key for key in dict.fromkeys(key for settings in flat for key in settings) if key != "seed"]
     differing = [key for key in keys if any(settings.get(key) != flat[0].get(key) for settings in flat)]
     for group, own in zip(alike, flat, strict=True):
-        yield replace(group, variant=", ".join(f"{key}={own[key]}" for key in differing if key in own))
+        named = [f"{key}={own[key]}" for key in differing if own.get(key) is not None]
+        yield replace(group, variant=", ".join(named))
