@@ -68,7 +68,7 @@ class ERT(Method):
         answers = log_softmax(self.net(inputs), 1)
         terms = descend(optimizer, {name: nll_loss(answers, labels)})
         if self.config.lars:
-            scores = answers.detach().gather(1, labels[:, None]).squeeze(1)
+            scores = nll_loss(answers.detach(), labels, reduction="none").neg_()
         else:
             scores = answers.new_zeros(len(labels))
         if len(slots) and self.config.lars:
