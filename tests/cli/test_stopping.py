@@ -80,7 +80,7 @@ def test_a_second_process_is_kept_off_with_the_first_ones_host_and_pid(tmp_path:
 
 
 def test_killed_and_resumed_by_command_it_ends_with_the_same_record(tmp_path: Path) -> None:
-    words = [*RUN, "--set", "train.epochs=30", "--checkpoint-every", "10"]
+    words = [*RUN, "--set", "train.epochs=10", "--checkpoint-every", "10"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     whole.mkdir()
     killed.mkdir()
