@@ -18,7 +18,7 @@ from statistics import median
 import torch
 
 from strongreplay.data.views import scale
-from strongreplay.methods import SER, SERConfig
+from strongreplay.methods.ser import SER, SERConfig
 from strongreplay.nets import build_net
 from strongreplay.state import pack, read_checkpoint, write_checkpoint, write_synced
 from strongreplay.types import Batch, Problem, Split, Task, derive_generator

@@ -15,8 +15,8 @@ import torch
 
 from strongreplay.data.streams import LOOKS
 from strongreplay.data.views import normalise
-from strongreplay.methods import RM, RMConfig
 from strongreplay.methods.base import answer_all
+from strongreplay.methods.rm import RM, RMConfig
 from strongreplay.nets import build_net
 from strongreplay.types import Problem, derive_generator
 

@@ -15,8 +15,8 @@ from torch.nn.functional import cross_entropy, mse_loss
 from strongreplay.config import resolve
 from strongreplay.data.streams import Stream, accumulate, make_train_view
 from strongreplay.engine import evaluate
-from strongreplay.methods import CLSER, CLSERConfig, Method
-from strongreplay.methods.clser import Sample, surer
+from strongreplay.methods import Method
+from strongreplay.methods.clser import CLSER, CLSERConfig, Sample, surer
 from strongreplay.nets import Classifier, build_net
 from strongreplay.types import Batch, Problem, derive_generator
 

@@ -11,8 +11,10 @@ from torch.optim import Optimizer
 
 from strongreplay.data.streams import Stream
 from strongreplay.engine import NonFiniteError, Position, evaluate, train_task
-from strongreplay.methods import SER, SGD, Method
+from strongreplay.methods import Method
 from strongreplay.methods.base import descend
+from strongreplay.methods.ser import SER
+from strongreplay.methods.sgd import SGD
 from strongreplay.rates import stepped
 from strongreplay.types import Batch, Split, Terms
 

@@ -17,9 +17,8 @@ from torch.nn.functional import cross_entropy
 
 from strongreplay.data.streams import Stream
 from strongreplay.errors import ConfigError
-from strongreplay.methods import AGEM, GEM, AGEMConfig, GEMConfig
-from strongreplay.methods.agem import project
-from strongreplay.methods.gem import correct, solve
+from strongreplay.methods.agem import AGEM, AGEMConfig, project
+from strongreplay.methods.gem import GEM, GEMConfig, correct, solve
 from strongreplay.types import Problem
 
 both = pytest.mark.parametrize("name", ["gem", "agem"])

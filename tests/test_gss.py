@@ -14,8 +14,9 @@ from test_replay_methods import optimizer_of
 from torch import Tensor
 
 from strongreplay.data.streams import Stream
-from strongreplay.methods import ER, GSS, ERConfig, GSSConfig, gss
-from strongreplay.methods.gss import choose_slots, diversity_scores
+from strongreplay.methods import gss
+from strongreplay.methods.er import ER, ERConfig
+from strongreplay.methods.gss import GSS, GSSConfig, choose_slots, diversity_scores
 from strongreplay.nets import build_net
 from strongreplay.types import Batch, Problem, derive_generator
 

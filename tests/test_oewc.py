@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from strongreplay.data.streams import Stream
-from strongreplay.methods import OEWC, OEWCConfig, oewc
+from strongreplay.methods import oewc
 from strongreplay.methods.base import evaluation_mode
+from strongreplay.methods.oewc import OEWC, OEWCConfig
 from strongreplay.nets import build_net
 from strongreplay.types import Problem, Split, Task, derive_generator
 

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from strongreplay.data.streams import Stream, accumulate
-from strongreplay.methods import DER, DERPP, ER, SGD
 from strongreplay.methods.base import OldNet
-from strongreplay.methods.der import DERConfig
-from strongreplay.methods.derpp import DERPPConfig
-from strongreplay.methods.er import ERConfig
+from strongreplay.methods.der import DER, DERConfig
+from strongreplay.methods.derpp import DERPP, DERPPConfig
+from strongreplay.methods.er import ER, ERConfig
+from strongreplay.methods.sgd import SGD
 from strongreplay.nets import Classifier
 from strongreplay.types import Batch
 

@@ -11,10 +11,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from strongreplay.data.streams import Stream
-from strongreplay.methods import DERPP, SER
-from strongreplay.methods.derpp import DERPPConfig
+from strongreplay.methods.derpp import DERPP, DERPPConfig
 from strongreplay.methods.derpp import Sample as DerppSample
-from strongreplay.methods.ser import SERConfig
+from strongreplay.methods.ser import SER, SERConfig
 from strongreplay.nets import build_net
 from strongreplay.types import Batch, Problem, derive_generator
 

@@ -12,7 +12,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from strongreplay.data.streams import Stream
-from strongreplay.methods import SI, SIConfig, si
+from strongreplay.methods import si
+from strongreplay.methods.si import SI, SIConfig
 from strongreplay.nets import build_net
 from strongreplay.types import Batch, Problem, derive_generator
 

@@ -19,8 +19,8 @@ from strongreplay.data.streams import Stream, accumulate
 from strongreplay.engine import evaluate
 from strongreplay.errors import ConfigError
 from strongreplay.memory import Memory
-from strongreplay.methods import TAMiL, TAMiLConfig, check_setting
-from strongreplay.methods.tamil import AttentiveNet, Sample, difference, nearest
+from strongreplay.methods import check_setting
+from strongreplay.methods.tamil import AttentiveNet, Sample, TAMiL, TAMiLConfig, difference, nearest
 from strongreplay.nets import Classifier, build_net
 from strongreplay.types import Batch, Problem, Task, derive_generator
 

@@ -24,7 +24,12 @@ if TYPE_CHECKING:
     from strongreplay.errors import ConfigError, DataError, RunError, SerError
     from strongreplay.learner import Learner
     from strongreplay.memory import Memory
-    from strongreplay.methods import DER, DERPP, ER, METHODS, SER, SGD, Method, MethodConfig, build_method
+    from strongreplay.methods import METHODS, Method, MethodConfig, build_method
+    from strongreplay.methods.der import DER
+    from strongreplay.methods.derpp import DERPP
+    from strongreplay.methods.er import ER
+    from strongreplay.methods.ser import SER
+    from strongreplay.methods.sgd import SGD
     from strongreplay.nets import NETS, Classifier, build_net
     from strongreplay.records import RunRecord, read_record, write_record
     from strongreplay.types import Batch, Problem, Split, Task, Terms, derive_generator
@@ -39,7 +44,9 @@ _HOMES = {
     "errors": ("ConfigError", "DataError", "RunError", "SerError"),
     "learner": ("Learner",),
     "memory": ("Memory",),
-    "methods": ("DER", "DERPP", "ER", "METHODS", "SER", "SGD", "Method", "MethodConfig", "build_method"),
+    "methods": ("METHODS", "Method", "MethodConfig", "build_method"),
+    "methods.der": ("DER",), "methods.derpp": ("DERPP",), "methods.er": ("ER",), "methods.ser": ("SER",),
+    "methods.sgd": ("SGD",),
     "nets": ("NETS", "Classifier", "build_net"),
     "records": ("RunRecord", "read_record", "write_record"),
     "types": ("Batch", "Problem", "Split", "Task", "Terms", "derive_generator"),

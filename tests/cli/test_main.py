@@ -191,6 +191,31 @@ def test_lists_have_one_line_each(what: str) -> None:
     assert len(lines) == 1 + expected[what]
 
 
+@pytest.mark.parametrize(
+    ("words", "code"), [(["--version"], 0), (["nonsense"], 2), (["show", "nowhere"], 1), (["list", "nets"], 0)]
+)
+def test_the_process_leaves_with_its_code_and_after_what_was_registered(words: list[str], code: int) -> None:
+    program = (
+        "import atexit, sys\nfrom strongreplay import __main__ as process\n"
+        "old = process.main\n"
+        "process.main = lambda: (atexit.register(print, 'last', file=sys.stderr), old())\n"
+        "process.ser()"
+    )
+    result = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True)
+    assert result.returncode == code, result.stderr
+    assert result.stderr.endswith("last\n")
+    assert (result.stdout != "") == (code == 0)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("words", [["--version"], ["list", "methods"]])
+def test_an_output_that_cannot_be_written_is_an_error_of_one_line(words: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        result = subprocess.run([*SER, *words], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert result.returncode == 1
+    assert result.stderr == "error: [Errno 28] No space left on device\n"
+
+
 def test_help_and_version_without_torch() -> None:
     """Torch takes seconds to import; help must not wait for it."""
     code = "import sys; sys.argv = ['ser', '--help']; from strongreplay.cli import main\n"

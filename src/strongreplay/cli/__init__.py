@@ -79,3 +79,6 @@ def main() -> None:
         for line in str(error).splitlines():
             typer.secho(f"error: {told.printable(line)}", fg="red", err=True)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
+    except OSError as error:  # of a file or a device: its text names which, where it is known
+        typer.secho(f"error: {told.printable(str(error))}", fg="red", err=True)
+        sys.exit(1)

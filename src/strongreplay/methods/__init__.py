@@ -1,32 +1,14 @@
-"""METHODS: every method by name; a new method is one file and one row."""
+"""METHODS: every method by name; a new method is one file and one row. Its file is loaded when asked for."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pkgutil import resolve_name
+from typing import cast
 
 from torch import nn
 
 from strongreplay.errors import ConfigError, unknown
-from strongreplay.methods.agem import AGEM, AGEMConfig
-from strongreplay.methods.base import Method, MethodConfig, ReplayConfig
-from strongreplay.methods.clser import CLSER, CLSERConfig
-from strongreplay.methods.co2l import Co2L, Co2LConfig
-from strongreplay.methods.der import DER, DERConfig
-from strongreplay.methods.derpp import DERPP, DERPPConfig
-from strongreplay.methods.er import ER, ERConfig
-from strongreplay.methods.ert import ERT, ERTConfig
-from strongreplay.methods.fdr import FDR, FDRConfig
-from strongreplay.methods.gem import GEM, GEMConfig
-from strongreplay.methods.gss import GSS, GSSConfig
-from strongreplay.methods.hal import HAL, HALConfig
-from strongreplay.methods.icarl import ICaRL, ICaRLConfig
-from strongreplay.methods.lvt import LVT, LVTConfig
-from strongreplay.methods.lwf import LwF, LwFConfig
-from strongreplay.methods.oewc import OEWC, OEWCConfig
-from strongreplay.methods.rm import RM, RMConfig
-from strongreplay.methods.ser import SER, SERConfig
-from strongreplay.methods.sgd import SGD, SGDConfig
-from strongreplay.methods.si import SI, SIConfig
-from strongreplay.methods.tamil import TAMiL, TAMiLConfig
+from strongreplay.methods.base import Method, MethodConfig
 from strongreplay.types import Problem
 
 ALL_SETTINGS = ("class-il", "task-il", "domain-il")
@@ -36,8 +18,7 @@ ALL_SETTINGS = ("class-il", "task-il", "domain-il")
 class MethodRow:
     """How a method is built and set, and what a list shows of it."""
 
-    build: Callable[..., Method]
-    config: type[MethodConfig]
+    code: str  # file in this folder and class; its settings are the class of that name with Config
     label: str  # as the paper's tables print it
     about: str
     paper: str
@@ -51,17 +32,22 @@ class MethodRow:
     cost: float = 1.0  # about so many plain training steps is one of its own
 
     @property
+    def build(self) -> Callable[..., Method]:
+        return cast(Callable[..., Method], resolve_name(f"{__name__}.{self.code}"))
+
+    @property
+    def config(self) -> type[MethodConfig]:
+        return cast(type[MethodConfig], resolve_name(f"{__name__}.{self.code}Config"))
+
+    @property
     def has_memory(self) -> bool:
         return "memory_size" in self.config.model_fields
 
 
 METHODS: dict[str, MethodRow] = {
-    "sgd": MethodRow(
-        SGD, SGDConfig, "SGD", "fine-tune on each task in turn: the lower bound", "-", grows=True
-    ),
+    "sgd": MethodRow("sgd:SGD", "SGD", "fine-tune on each task in turn: the lower bound", "-", grows=True),
     "joint": MethodRow(
-        SGD,
-        SGDConfig,
+        "sgd:SGD",
         "Joint",
         "train on all tasks at once: the upper bound",
         "-",
@@ -69,8 +55,7 @@ METHODS: dict[str, MethodRow] = {
         on_union=True,
     ),
     "oewc": MethodRow(
-        OEWC,
-        OEWCConfig,
+        "oewc:OEWC",
         "oEWC",
         "hold weights by their Fisher information",
         "Schwarz et al. 2018",
@@ -79,8 +64,7 @@ METHODS: dict[str, MethodRow] = {
         cost=1.3,
     ),
     "si": MethodRow(
-        SI,
-        SIConfig,
+        "si:SI",
         "SI",
         "hold weights by their share in lowering the loss",
         "Zenke et al. 2017",
@@ -89,8 +73,7 @@ METHODS: dict[str, MethodRow] = {
         cost=1.4,
     ),
     "lwf": MethodRow(
-        LwF,
-        LwFConfig,
+        "lwf:LwF",
         "LwF",
         "keep the old classes' answers to new images",
         "Li and Hoiem 2016",
@@ -101,8 +84,7 @@ METHODS: dict[str, MethodRow] = {
         cost=1.4,
     ),
     "er": MethodRow(
-        ER,
-        ERConfig,
+        "er:ER",
         "ER",
         "replay remembered samples",
         "Riemer et al. 2019",
@@ -111,8 +93,7 @@ METHODS: dict[str, MethodRow] = {
         cost=2,
     ),
     "gem": MethodRow(
-        GEM,
-        GEMConfig,
+        "gem:GEM",
         "GEM",
         "correct the gradient against every past task's",
         "Lopez-Paz and Ranzato 2017",
@@ -121,8 +102,7 @@ METHODS: dict[str, MethodRow] = {
         cost=6,
     ),
     "agem": MethodRow(
-        AGEM,
-        AGEMConfig,
+        "agem:AGEM",
         "A-GEM",
         "correct the gradient against that of a memory batch",
         "Chaudhry et al. 2019",
@@ -131,8 +111,7 @@ METHODS: dict[str, MethodRow] = {
         cost=2.2,
     ),
     "icarl": MethodRow(
-        ICaRL,
-        ICaRLConfig,
+        "icarl:ICaRL",
         "iCaRL",
         "distil, keep herded exemplars, answer by their nearest mean",
         "Rebuffi et al. 2017",
@@ -143,8 +122,7 @@ METHODS: dict[str, MethodRow] = {
         cost=2,
     ),
     "fdr": MethodRow(
-        FDR,
-        FDRConfig,
+        "fdr:FDR",
         "FDR",
         "match the probabilities given at the end of each task",
         "Benjamin et al. 2019",
@@ -153,8 +131,7 @@ METHODS: dict[str, MethodRow] = {
         cost=2.5,
     ),
     "gss": MethodRow(
-        GSS,
-        GSSConfig,
+        "gss:GSS",
         "GSS",
         "replay samples chosen for diverse gradients",
         "Aljundi et al. 2019",
@@ -162,8 +139,7 @@ METHODS: dict[str, MethodRow] = {
         cost=6,
     ),
     "hal": MethodRow(
-        HAL,
-        HALConfig,
+        "hal:HAL",
         "HAL",
         "replay, and hold the answers to learnt anchors",
         "Chaudhry et al. 2021",
@@ -172,8 +148,7 @@ METHODS: dict[str, MethodRow] = {
         cost=3.5,
     ),
     "ert": MethodRow(
-        ERT,
-        ERTConfig,
+        "ert:ERT",
         "ERT",
         "replay with five tricks",
         "Buzzega et al. 2020",
@@ -184,8 +159,7 @@ METHODS: dict[str, MethodRow] = {
         cost=2.2,
     ),
     "der": MethodRow(
-        DER,
-        DERConfig,
+        "der:DER",
         "DER",
         "match stored logits",
         "Buzzega et al. 2020",
@@ -194,8 +168,7 @@ METHODS: dict[str, MethodRow] = {
         cost=2,
     ),
     "derpp": MethodRow(
-        DERPP,
-        DERPPConfig,
+        "derpp:DERPP",
         "DER++",
         "match stored logits and labels",
         "Buzzega et al. 2020",
@@ -204,8 +177,7 @@ METHODS: dict[str, MethodRow] = {
         cost=3,
     ),
     "rm": MethodRow(
-        RM,
-        RMConfig,
+        "rm:RM",
         "RM",
         "replay samples that span the range of uncertainty, strongly augmented",
         "Bang et al. 2021",
@@ -216,8 +188,7 @@ METHODS: dict[str, MethodRow] = {
         cost=2,
     ),
     "clser": MethodRow(
-        CLSER,
-        CLSERConfig,
+        "clser:CLSER",
         "CLS-ER",
         "replay, and stay near the surer of two averaged nets",
         "Arani et al. 2022",
@@ -226,8 +197,7 @@ METHODS: dict[str, MethodRow] = {
         cost=4,
     ),
     "tamil": MethodRow(
-        TAMiL,
-        TAMiLConfig,
+        "tamil:TAMiL",
         "TAMiL",
         "gate features by task, stay near an averaged net",
         "Bhat et al. 2023",
@@ -238,8 +208,7 @@ METHODS: dict[str, MethodRow] = {
         cost=5,
     ),
     "lvt": MethodRow(
-        LVT,
-        LVTConfig,
+        "lvt:LVT",
         "LVT",
         "attention with external keys, two heads, replay of the surest; a reconstruction",
         "Wang et al. 2022",
@@ -251,8 +220,7 @@ METHODS: dict[str, MethodRow] = {
         cost=2,
     ),
     "co2l": MethodRow(
-        Co2L,
-        Co2LConfig,
+        "co2l:Co2L",
         "Co2L",
         "contrast current classes, keep old relations, then fit a linear head",
         "Cha et al. 2021",
@@ -263,8 +231,7 @@ METHODS: dict[str, MethodRow] = {
         cost=4,
     ),
     "ser": MethodRow(
-        SER,
-        SERConfig,
+        "ser:SER",
         "SER",
         "replay, backward and forward consistency",
         "Zhuo et al. 2023",
@@ -295,12 +262,4 @@ def build_method(name: str, net: nn.Module, problem: Problem, **settings: object
     return row.build(net, problem, row.config(**settings))
 
 
-__all__ = [
-    "AGEM", "CLSER", "DER", "DERPP", "ER", "ERT", "FDR", "GEM", "GSS", "HAL", "LVT", "METHODS", "OEWC",
-    "RM", "SER", "SGD", "SI", "AGEMConfig", "CLSERConfig", "Co2L", "Co2LConfig", "DERConfig", "DERPPConfig",
-    "ERConfig",
-    "ERTConfig", "FDRConfig", "GEMConfig", "GSSConfig", "HALConfig", "ICaRL", "ICaRLConfig", "LVTConfig",
-    "LwF", "LwFConfig", "Method", "MethodConfig", "MethodRow", "OEWCConfig", "RMConfig", "ReplayConfig",
-    "SERConfig", "SGDConfig", "SIConfig", "TAMiL", "TAMiLConfig", "build_method", "check_setting",
-    "method_row",
-]  # fmt: skip
+__all__ = ["METHODS", "Method", "MethodConfig", "MethodRow", "build_method", "check_setting", "method_row"]
