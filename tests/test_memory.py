@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from strongreplay.memory import Memory, draw_distinct, reservoir_slots
+from strongreplay.memory import ChoosyMemory, Memory, draw_distinct, next_entrant, reservoir_slots
 
 
 class Item(NamedTuple):
@@ -81,6 +81,37 @@ def test_the_chi_square_sees_the_usual_mistake() -> None:
                 slots[r] = n
         counts[slots] += 1
     assert chi_square(counts, 4000, 10) > 85.4
+
+
+@pytest.mark.parametrize("capacity", [1, 10])
+def test_every_item_enters_with_its_own_probability_though_few_draws_are_made(capacity: int) -> None:
+    """Counts of entries of item n are binomial with capacity / (n + 1), independent of each other."""
+    counts, source, repeats = np.zeros(50), generator(1), 4000
+    for _ in range(repeats):
+        number = next_entrant(capacity, capacity, source)
+        while number < 50:
+            counts[number] += 1
+            number = next_entrant(number + 1, capacity, source)
+    share = capacity / np.arange(capacity + 1, 51)
+    expected, spread = repeats * share, repeats * share * (1 - share)
+    freedom = 50 - capacity
+    statistic = float(((counts[capacity:] - expected) ** 2 / spread).sum())
+    assert abs(statistic - freedom) < 3.3 * (2 * freedom) ** 0.5
+    assert not counts[:capacity].any()
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 200])
+def test_entrants_do_not_depend_on_how_the_stream_is_cut_or_on_a_reload(batch_size: int) -> None:
+    whole = ChoosyMemory(Item, 10, generator(3))
+    expected = list(whole.entrants(200))
+    found, memory = [], ChoosyMemory(Item, 10, generator(3))
+    for numbers in torch.arange(200).split(batch_size):
+        found += [place + int(numbers[0]) for place in memory.entrants(len(numbers))]
+        state, memory = memory.get_extra_state(), ChoosyMemory(Item, 10, generator(0))
+        memory.set_extra_state(state)
+    assert found == expected
+    assert expected[0] >= 10
+    assert list(ChoosyMemory(Item, 0, generator(3)).entrants(200)) == []
 
 
 def test_samples_are_distinct_uniform_and_at_most_what_is_there() -> None:

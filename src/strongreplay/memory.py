@@ -8,6 +8,7 @@ Draws are made on the host: they cost no device sync, and a step in which nothin
 at all.
 """
 
+from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -26,6 +27,24 @@ def reservoir_slots(num_seen: int, draws: Floats, capacity: int) -> Slots:
     # draws are float64 in [0, 1): floor(draw * (n + 1)) is uniform on {0, ..., n} to 53 bits.
     chosen = (draws * (position + 1)).astype(np.int64)
     return np.where(position < capacity, position, chosen) if num_seen < capacity else chosen
+
+
+def draw(generator: torch.Generator) -> float:
+    """A number in [0, 1), to 53 bits."""
+    return float(torch.rand(1, dtype=torch.float64, generator=generator).numpy()[0])
+
+
+def next_entrant(start: int, capacity: int, generator: torch.Generator) -> int:
+    """The first item, from number `start` on, that algorithm R lets into a full memory.
+
+    Item n (from 0) enters with probability capacity / (n + 1), so one draw tells how many are passed over.
+    """
+    drawn, span = draw(generator), 1 + 4 * start // capacity  # nearly always found within four times the mean
+    while True:
+        nobody_yet = np.cumprod(1 - capacity / np.arange(start + 1, start + span + 1))
+        if (passed := int(np.count_nonzero(nobody_yet > drawn))) < span:
+            return start + passed
+        start, drawn = start + span, drawn / float(nobody_yet[-1])
 
 
 def draw_distinct(population: int, count: int, generator: torch.Generator) -> Tensor:
@@ -246,3 +265,27 @@ class RingMemory(Memory[Row]):
     def set_extra_state(self, state: dict[str, Any]) -> None:
         super().set_extra_state(state)
         self.run_start, self.seen_before = state["run_start"], state["seen_before"]
+
+
+class ChoosyMemory(Memory[Row]):
+    """Once full it says who enters, for a method that chooses who leaves; nothing is drawn for the others."""
+
+    entrant: int | None = None  # number of the next item that enters
+
+    def entrants(self, count: int) -> Iterator[int]:
+        """Places of those that enter, among so many presented; the first ones fill what is free."""
+        first, self.num_seen = self.num_seen, self.num_seen + count
+        if not self.capacity:
+            return
+        if self.entrant is None:
+            self.entrant = next_entrant(self.capacity, self.capacity, self.generator)
+        while self.entrant < self.num_seen:
+            yield self.entrant - first
+            self.entrant = next_entrant(self.entrant + 1, self.capacity, self.generator)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        return super().get_extra_state() | {"entrant": self.entrant}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        super().set_extra_state(state)
+        self.entrant = state["entrant"]

@@ -192,7 +192,8 @@ def test_lists_have_one_line_each(what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "code"), [(["--version"], 0), (["nonsense"], 2), (["show", "nowhere"], 1), (["list", "nets"], 0)]
+    ("words", "code"),
+    [(["--version"], 0), (["nonsense"], 2), (["show", "nowhere"], 1), (["list", "nets"], 0)],
 )
 def test_the_process_leaves_with_its_code_and_after_what_was_registered(words: list[str], code: int) -> None:
     program = (

@@ -13,14 +13,13 @@ code does it, which weighs the loss less than the paper's text.
 
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, log_softmax, nll_loss
 from torch.optim import Optimizer
 
-from strongreplay.memory import Memory, draw_distinct
+from strongreplay.memory import ChoosyMemory, draw, draw_distinct
 from strongreplay.methods.base import Method, Problem, ReplayConfig, answer_all, descend, replay_count
 from strongreplay.types import Batch, Task, Terms
 
@@ -51,7 +50,7 @@ class ERT(Method):
         self.net, self.config = net, config or ERTConfig()
         self.view = problem.train_view if self.config.iba else problem.test_view
         self.plain_view = problem.test_view
-        self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+        self.memory = ChoosyMemory(Sample, self.config.memory_size, problem.generator("memory"))
         self.register_buffer("corrected", torch.zeros(problem.num_classes, dtype=torch.bool))  # (C,)
         self.register_buffer("correction", torch.zeros(2))  # scale and offset of the corrected logits
 
@@ -68,7 +67,7 @@ class ERT(Method):
         answers = log_softmax(self.net(inputs), 1)
         terms = descend(optimizer, {name: nll_loss(answers, labels)})
         if self.config.lars:
-            scores = nll_loss(answers.detach(), labels, reduction="none").neg_()
+            scores = answers.detach().gather(1, labels[:, None]).view(-1)
         else:
             scores = answers.new_zeros(len(labels))
         if len(slots) and self.config.lars:
@@ -88,30 +87,21 @@ class ERT(Method):
         if not (config.brs or config.lars):
             memory.add(arriving)
             return
-        count, free = len(arriving.labels), memory.capacity - len(memory)
-        draws = torch.rand(count, 2, dtype=torch.float64, generator=memory.generator).numpy()
-        first = memory.num_seen + 1
-        memory.num_seen += count
-        if free:
+        if free := memory.capacity - len(memory):
             memory.append(Sample(*(column[:free] for column in arriving)))
-        elif draws[draws[:, 0].argmin(), 0] * first >= memory.capacity:
-            return  # nobody enters, as in most steps of a long stream: told without looking at each one
-        # Algorithm R would overwrite slot floor(draw * n) of n items so far; here it decides who enters
-        places = draws[:, 0] * np.arange(first, first + count)
-        rows = memory.rows
         # Each admitted item changes the next one's odds. The slots stay on the device: nothing is waited for.
-        for number in free + np.flatnonzero(places[free:] < memory.capacity):
-            slot = self.choose_victim(rows, float(draws[number, 1]))
-            for column, values in zip(rows, arriving, strict=True):
-                column.index_copy_(0, slot, values[number : number + 1])
+        for place in memory.entrants(len(arriving.labels)):
+            slot = self.choose_victim(memory.rows, draw(memory.generator))
+            for column, values in zip(memory.rows, arriving, strict=True):
+                column.index_copy_(0, slot, values[place : place + 1])
 
     @torch.inference_mode()  # many small operations, quicker without autograd's accounts
-    def choose_victim(self, rows: Sample, draw: float) -> Tensor:
-        """(1,) the slot that a draw from [0, 1] falls on, each as wide as it is likely to leave."""
+    def choose_victim(self, rows: Sample, drawn: float) -> Tensor:
+        """(1,) the slot that a number in [0, 1] falls on, each as wide as it is likely to leave."""
         bounds = victim_weights(
             rows.labels, rows.scores, len(self.corrected), self.config.brs, self.config.lars
         ).cumsum_(0)
-        return torch.searchsorted(bounds, draw * bounds[-1:])
+        return torch.searchsorted(bounds, drawn * bounds[-1:])
 
     def end_task(self, task: Task) -> None:
         """Fit scale and offset of this task's logits on memory; both carry over to the next task."""
