@@ -19,7 +19,7 @@ from strongreplay.engine import evaluate
 from strongreplay.errors import ConfigError
 from strongreplay.methods import build_method, check_setting
 from strongreplay.methods.base import descend
-from strongreplay.methods.co2l import Co2L, Co2LConfig, choose, contrast, distil, similarities
+from strongreplay.methods.co2l import Co2L, Co2LConfig, choose, contrast, distil, losses, similarities
 from strongreplay.nets import Classifier, build_net
 from strongreplay.recipes import find_recipe
 from strongreplay.types import Batch, Problem, Split, Task, derive_generator
@@ -65,12 +65,20 @@ def joined(*batches: Batch) -> Batch:
 # The losses
 
 
+def contrast_of(vectors: Tensor, labels: Tensor, current: Tensor, temperature: float) -> Tensor:
+    return losses(vectors, temperature, contrast(vectors, labels, current, temperature))[0]
+
+
+def distance(vectors: Tensor, old: Tensor, kappa: float, teacher_kappa: float) -> Tensor:
+    return losses(vectors, 1, distil(old, kappa, teacher_kappa))[0]
+
+
 def test_contrast_by_hand_divides_by_all_vectors() -> None:
     vectors, labels = unit((1, 0), (0, 1), (1, 0), (0, 1)), torch.tensor([1, 0, 1, 0])
-    loss = contrast(vectors, similarities(vectors, 0.5), labels, torch.tensor([False, True]), 0.5)
+    loss = contrast_of(vectors, labels, torch.tensor([False, True]), 0.5)
     assert loss.item() == pytest.approx(0.855517, abs=1e-6)
     assert 0.5 / 0.07 * (log(exp(2) + 2) - 2) == pytest.approx(1.711034, abs=1e-6)  # of one anchor
-    everyone = contrast(vectors, similarities(vectors, 0.5), labels, torch.tensor([True, True]), 0.5)
+    everyone = contrast_of(vectors, labels, torch.tensor([True, True]), 0.5)
     assert everyone.item() == pytest.approx(1.711034, abs=1e-6)
 
 
@@ -82,14 +90,14 @@ def test_contrast_is_the_formula_written_out_in_loops() -> None:
         denominator = torch.stack([(anchor @ vectors[b] / 0.3).exp() for b in others]).sum().log()
         gains = [anchor @ vectors[b] / 0.3 - denominator for b in others if labels[b] == labels[a]]
         total += -0.3 / 0.07 * float(sum(gains)) / len(gains) * float(current[labels[a]])
-    loss = contrast(vectors, similarities(vectors, 0.3), labels, current, 0.3)
+    loss = contrast_of(vectors, labels, current, 0.3)
     assert loss.item() == pytest.approx(total / len(vectors), rel=1e-9)
 
 
 def test_distillation_by_hand() -> None:
-    now = similarities(unit((1, 0.2), (0.1, 1), (0.9, -0.3)))
+    now = unit((1, 0.2), (0.1, 1), (0.9, -0.3))
     old = unit((1, 0), (0, 1), (1, -1))
-    assert distil(now, old, 0.2, 0.01).item() == pytest.approx(0.044391, abs=1e-6)
+    assert distance(now, old, 0.2, 0.01).item() == pytest.approx(0.044391, abs=1e-6)
 
 
 def test_both_gradients_are_those_of_plain_cross_entropies() -> None:
@@ -102,13 +110,15 @@ def test_both_gradients_are_those_of_plain_cross_entropies() -> None:
     same = (labels[:, None] == labels) & ~mask
     contrasts = -(answers(0.3) * same).sum(1) / same.sum(1) * current[labels] * 0.3 / 0.07
     wanted = (old @ old.t() / 0.05).masked_fill(mask, -1e30).softmax(1)
-    relations = similarities(vectors, 0.3)
-    for got, expected in (
-        (contrast(vectors, relations, labels, current, 0.3), contrasts.mean()),
-        (distil(relations, old, 0.2 / 0.3, 0.05), -(answers(0.2) * wanted).sum(1).mean()),
-    ):
-        assert got.item() == pytest.approx(expected.item(), rel=1e-9)
-        slopes = [torch.autograd.grad(loss, vectors, retain_graph=True)[0] for loss in (got, expected)]
+    plain = contrasts.mean(), -0.7 * (answers(0.2) * wanted).sum(1).mean()
+    for first, second in ((1, 0), (0, 1), (0.4, 2)):  # each alone, and both with their own slopes
+        goals = contrast(vectors, labels, current, 0.3), distil(old, 0.2 / 0.3, 0.05, 0.7)
+        found = losses(vectors, 0.3, *goals)
+        assert [x.item() for x in found] == pytest.approx([x.item() for x in plain], rel=1e-9)
+        slopes = [
+            torch.autograd.grad(first * a + second * b, vectors, retain_graph=True)[0]
+            for a, b in (found, plain)
+        ]
         assert slopes[1].abs().max() > 1e-3
         assert torch.allclose(slopes[0], slopes[1], rtol=1e-9, atol=1e-12)
 
@@ -116,7 +126,7 @@ def test_both_gradients_are_those_of_plain_cross_entropies() -> None:
 def test_relations_as_they_were_have_no_gradient_and_their_entropy_as_loss() -> None:
     vectors = random_case()[0].requires_grad_()
     wanted = similarities(vectors.detach(), 0.1).softmax(1)
-    loss = distil(similarities(vectors), vectors.detach(), 0.1, 0.1)
+    loss = distance(vectors, vectors.detach(), 0.1, 0.1)
     assert loss.item() == pytest.approx(torch.special.entr(wanted).sum(1).mean().item(), rel=1e-9)
     (gradient,) = torch.autograd.grad(loss, vectors)
     assert gradient.abs().max() < 1e-12
@@ -126,11 +136,11 @@ def test_an_old_sample_is_no_anchor_but_is_pushed_away() -> None:
     vectors, labels, current = random_case()
     anchors = current[labels]
     vectors.requires_grad_()
-    loss = contrast(vectors, similarities(vectors, 0.5), labels, current, 0.5)
+    loss = contrast_of(vectors, labels, current, 0.5)
     (gradient,) = torch.autograd.grad(loss, vectors)
     assert (gradient.norm(dim=1)[~anchors] > 1e-3).all()
     alone = vectors[anchors]
-    without = contrast(alone, similarities(alone, 0.5), labels[anchors], current, 0.5)
+    without = contrast_of(alone, labels[anchors], current, 0.5)
     assert loss.item() > without.item() * anchors.double().mean().item()  # as a negative it counts
 
 
@@ -139,19 +149,19 @@ def test_the_order_of_a_batch_makes_no_difference() -> None:
     order = torch.randperm(len(vectors), generator=torch.Generator().manual_seed(1))
     old = vectors.flip(1)
     first = (
-        contrast(vectors, similarities(vectors, 0.5), labels, current, 0.5),
-        distil(similarities(vectors), old, 0.2, 0.01),
+        contrast_of(vectors, labels, current, 0.5),
+        distance(vectors, old, 0.2, 0.01),
     )
     second = (
-        contrast(vectors[order], similarities(vectors[order], 0.5), labels[order], current, 0.5),
-        distil(similarities(vectors[order]), old[order], 0.2, 0.01),
+        contrast_of(vectors[order], labels[order], current, 0.5),
+        distance(vectors[order], old[order], 0.2, 0.01),
     )
     assert [x.item() for x in first] == pytest.approx([x.item() for x in second], rel=1e-12)
 
 
 def test_small_temperatures_keep_value_and_gradient_finite() -> None:
     vectors = random_case()[0].float().requires_grad_()
-    loss = distil(similarities(vectors), -vectors.detach().flip(0), 1e-3, 1e-4)
+    loss = distance(vectors, -vectors.detach().flip(0), 1e-3, 1e-4)
     (gradient,) = torch.autograd.grad(loss, vectors)
     assert loss.isfinite()
     assert loss > 100  # a probability this small would be rounded to zero
@@ -206,14 +216,13 @@ def test_a_step_is_both_losses_of_two_fresh_views_of_the_raw_images(stream: Stre
     twin.load_state_dict(method.state_dict())
     nn.utils.vector_to_parameters(before, twin.net.parameters())
     vectors, labels = twin.net(inputs), batch.labels.repeat(2)
-    now, old = similarities(vectors, 0.5), method.teacher(inputs)
     current = torch.tensor([False, False, True, True, False, False])
-    assert terms["contrast"].item() == pytest.approx(
-        contrast(vectors, now, labels, current, 0.5).item(), rel=1e-5
+    wanted = (
+        contrast_of(vectors, labels, current, 0.5),
+        0.5 * distance(vectors, method.teacher(inputs), 0.2, 0.01),
     )
-    assert terms["relations"].item() == pytest.approx(
-        0.5 * distil(now, old, 0.2 / 0.5, 0.01).item(), rel=1e-5
-    )
+    assert list(terms) == ["contrast", "relations"]
+    assert [x.item() for x in terms.values()] == pytest.approx([x.item() for x in wanted], rel=1e-5)
 
 
 def test_the_streams_own_view_is_not_looked_at(stream: Stream) -> None:

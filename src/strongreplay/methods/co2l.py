@@ -131,13 +131,12 @@ class Co2L(Method):
         config = self.config
         inputs, labels = self.view(batch.images.repeat(2, 1, 1, 1), self.views), batch.labels.repeat(2)
         vectors = self.net(inputs)
-        relations = similarities(vectors, config.temperature)
-        terms = {"contrast": contrast(vectors, relations, labels, self.current, config.temperature)}
+        goals = {"contrast": contrast(vectors, labels, self.current, config.temperature)}
         if self.teacher.exists and config.distillation:
             kappa, old = config.kappa / config.temperature, self.teacher(inputs)
-            loss = distil(relations, old, kappa, config.teacher_kappa)
-            terms["relations"] = config.distillation * loss
-        return descend(optimizer, terms)
+            goals["relations"] = distil(old, kappa, config.teacher_kappa, config.distillation)
+        found = losses(vectors, config.temperature, *goals.values())
+        return descend(optimizer, dict(zip(goals, found, strict=True)))
 
     def view(self, images: Tensor, draws: Draws) -> Tensor:
         config = self.config
@@ -195,97 +194,79 @@ class Co2L(Method):
         return logits
 
 
-class Similarities(Function):
-    """(n, n) products of every vector with all others, over a temperature; with itself: no part of a softmax.
+def similarities(vectors: Tensor, temperature: float) -> Tensor:
+    """(n, n) products of each vector with all others, over a temperature; itself has no part in a softmax."""
+    return (vectors / temperature @ vectors.t()).fill_diagonal_(NO_PART)
 
-    The gradient is (G + G')V, one product of matrices where autograd would make two.
+
+class Goal(NamedTuple):
+    """What a loss wants of the similarities: the sum of cross-entropies with these, times a weight."""
+
+    wanted: Tensor  # (n, n) rows of probabilities, each times its row's weight; nothing on the diagonal
+    rows: Tensor | None  # (n,) weights of rows; none: all the same
+    weight: float
+    temperature: float = 1  # on top of the one that the similarities were made with
+
+
+class Losses(Function):
+    """For each goal the cross-entropies between what it wants and a softmax of the similarities.
+
+    One function for all of them: it passes few times over matrices that cost more to get than to fill, and
+    their gradient G leaves as (G + G')V, one product where autograd would make two.
     """
 
     @staticmethod
-    def forward(ctx: Any, vectors: Tensor, temperature: float) -> Tensor:
-        scaled = vectors / temperature
-        ctx.save_for_backward(scaled)
-        return (scaled @ vectors.t()).fill_diagonal_(NO_PART)
+    def forward(ctx: Any, vectors: Tensor, temperature: float, *goals: Goal) -> tuple[Tensor, ...]:
+        relations, losses, ctx.differences = similarities(vectors, temperature), [], []
+        top = relations.amax(1)
+        for wanted, rows, weight, further in goals:
+            parts = (relations if further == 1 else relations / further).softmax(1)
+            # The largest part of a softmax is one over the sum of exponentials, measured from the largest.
+            sizes = top / further - parts.amax(1).log_()
+            if rows is not None:
+                sizes, parts = sizes.mul_(rows), parts.mul_(rows[:, None])
+            near = torch.dot(relations.view(-1), wanted.view(-1)) / further
+            losses.append(weight * (sizes.sum() - near))
+            ctx.differences.append((parts.sub_(wanted), weight / (further * temperature)))
+        ctx.save_for_backward(vectors)
+        return tuple(losses)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        (scaled,) = ctx.saved_tensors
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        factors = [slope * weight for slope, (_, weight) in zip(slopes, ctx.differences, strict=True)]
+        gradient, *others = [difference for difference, _ in ctx.differences]
+        del ctx.differences  # the first one becomes the gradient
+        gradient.mul_(factors[0])
+        for difference, factor in zip(others, factors[1:], strict=True):
+            gradient.addcmul_(difference, factor)
         # A copy goes through a transposed matrix in blocks, a sum from end to end.
-        both: Tensor = gradient.t().contiguous().add_(gradient).fill_diagonal_(0)
-        moved: Tensor = both @ scaled
-        return moved, None
+        moved = gradient.t().contiguous().add_(gradient) @ ctx.saved_tensors[0]
+        return moved, *[None] * (1 + len(slopes))
 
 
-def similarities(vectors: Tensor, temperature: float = 1) -> Tensor:
-    relations: Tensor = Similarities.apply(vectors, temperature)  # type: ignore[no-untyped-call]
-    return relations
+def losses(vectors: Tensor, temperature: float, *goals: Goal) -> tuple[Tensor, ...]:
+    found: tuple[Tensor, ...] = Losses.apply(vectors, temperature, *goals)  # type: ignore[no-untyped-call]
+    return found
 
 
-class LogSumExp(Function):
-    """(n,) logarithm of the summed exponentials of each row, in few passes.
-
-    The largest part of a row's softmax is one over the sum, measured from the largest number.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, relations: Tensor) -> Tensor:
-        parts = relations.softmax(1)
-        ctx.parts = parts
-        return relations.amax(1) - parts.amax(1).log()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        parts: Tensor = ctx.parts
-        del ctx.parts  # they become the gradient: a matrix of this size costs more to get than to fill
-        return parts.mul_(gradient[:, None])
-
-
-class CrossEntropy(Function):
-    """Mean over rows, between what is wanted and a softmax over a temperature."""
-
-    @staticmethod
-    def forward(ctx: Any, relations: Tensor, wanted: Tensor, temperature: float) -> Tensor:
-        parts, share = (relations / temperature).softmax(1), 1 / (temperature * len(wanted))
-        sums = relations.amax(1) / temperature - parts.amax(1).log()
-        ctx.parts, ctx.share = parts.sub_(wanted), share
-        return sums.mean() - share * torch.dot(relations.view(-1), wanted.view(-1))
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        parts: Tensor = ctx.parts
-        del ctx.parts
-        return parts.mul_(gradient * ctx.share), None, None
-
-
-def contrast(
-    vectors: Tensor, relations: Tensor, labels: Tensor, current: Tensor, temperature: float
-) -> Tensor:
+def contrast(vectors: Tensor, labels: Tensor, current: Tensor, temperature: float) -> Goal:
     """Supervised contrastive loss: an anchor wants all others of its label near, each as much as the next.
 
-    Relations are those over the same temperature. Anchors are the samples of current classes; the mean is
-    over all vectors. Every one has another of its label: its image's other view.
+    Anchors are the samples of current classes; the mean is over all vectors. Every one has another of its
+    label: its image's other view.
     """
-    # The mean product with others of a label is the product with their mean: no (n, n) numbers are needed.
-    sums = vectors.new_zeros(len(current), vectors.shape[1]).index_add(0, labels, vectors)
-    counts = vectors.new_zeros(len(current)).index_add(0, labels, torch.ones_like(vectors[:, 0]))
-    others = sums.index_select(0, labels) - vectors
-    near = (others * vectors).sum(1) / (counts[labels] - 1)
-    sizes: Tensor = LogSumExp.apply(relations)  # type: ignore[no-untyped-call]
-    losses = sizes - near / temperature
-    return temperature / BASE_TEMPERATURE * (current[labels] * losses).mean()
+    # (C, n) what its anchors want, once a class: quicker than to compare all pairs.
+    members = vectors.new_zeros(len(current), len(labels)).scatter_(0, labels[None], 1)
+    members *= current[:, None] / members.sum(1, keepdim=True).sub_(1).clamp_(min=1)
+    anchors = current.index_select(0, labels).to(vectors.dtype)
+    wanted = members.index_select(0, labels).fill_diagonal_(0)
+    return Goal(wanted, anchors, temperature / (BASE_TEMPERATURE * len(labels)))
 
 
-def distil(relations: Tensor, old: Tensor, kappa: float, teacher_kappa: float) -> Tensor:
-    """Instance-wise relation distillation: each vector wants others as near as the old net put its own.
-
-    Kappa comes on top of the temperature that the relations were made with.
-    """
-    wanted = similarities(old, teacher_kappa).softmax(1)
-    loss: Tensor = CrossEntropy.apply(relations, wanted, kappa)  # type: ignore[no-untyped-call]
-    return loss
+def distil(old: Tensor, kappa: float, teacher_kappa: float, weight: float = 1) -> Goal:
+    """Instance-wise relation distillation: each vector wants others as near as the old net put its own."""
+    return Goal(similarities(old, teacher_kappa).softmax(1), None, weight / len(old), kappa)
 
 
 def choose(labels: Tensor, classes: list[int], total: float, generator: torch.Generator) -> Tensor:
