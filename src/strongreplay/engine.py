@@ -6,6 +6,7 @@ device and are read once an epoch, which is also when a non-finite one is found 
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 from math import ceil, isfinite
 from typing import Any
 
@@ -108,11 +109,12 @@ def train_task(
             progress.order = generator.get_state()
         generator.set_state(progress.order)
         order = torch.randperm(len(train), generator=generator).to(device)
-        for rows in order.split(size)[progress.step : num_steps]:
+        steps = zip(order.split(size), train.labels.index_select(0, order).split(size), strict=True)
+        for rows, labels in islice(steps, progress.step, num_steps):
             if rate:
                 set_rate(optimizer, rate(progress.epoch, progress.step / num_steps))
             images = train.inputs.index_select(0, rows)
-            batch = Batch(rows, images, view(images), train.labels.index_select(0, rows))
+            batch = Batch(rows, images, view(images), labels)
             progress.steps.append(method.observe(batch, optimizer))
             progress.step += 1
             if on_step:
