@@ -40,6 +40,32 @@ def test_task_one_is_sgd_to_the_bit(stream: Stream, stored_logits: str) -> None:
     assert len(ser.memory) == 24  # type: ignore[arg-type]
 
 
+def test_replay_may_begin_with_the_second_step_of_task_one(stream: Stream) -> None:
+    method = SER(make_net(), make_problem(stream), SERConfig(memory_size=40, early=True))
+    plain = SER(make_net(), make_problem(stream), SERConfig(memory_size=40))
+    steps = [
+        [list(each.observe(first_batch(stream), optimizer_of(each))) for _ in range(2)]
+        for each in (method, plain)
+    ]
+    assert steps == [[["current"], ["current", "replay", "backward"]], [["current"], ["current"]]]
+    alone = SER(make_net(), make_problem(stream), SERConfig(memory_size=40, early=True, terms=("backward",)))
+    for _ in range(2):
+        terms = alone.observe(first_batch(stream), optimizer_of(alone))
+    assert list(terms) == ["current", "backward"]  # the first task is learnt whatever is left out later
+
+
+def test_early_and_without_forward_term_it_is_derpp_where_both_replay_everything(stream: Stream) -> None:
+    """Two draws of all there is are one, but for the order in a sum."""
+    settings: dict[str, Any] = {"memory_size": 500, "replay_size": 500, "alpha": 0.7}
+    ser = SER(make_net(), make_problem(stream), SERConfig(**settings, beta=0, early=True))
+    derpp = DERPP(make_net(), make_problem(stream), DERPPConfig(**settings, beta=1))
+    before = weights(ser.net)
+    for method in (ser, derpp):
+        learn(method, first_task(stream))
+    assert torch.allclose(weights(ser.net), weights(derpp.net), atol=1e-6)
+    assert not torch.allclose(weights(ser.net), before, atol=1e-3)
+
+
 def captured_gradient(method: Any, batch: Batch) -> torch.Tensor:
     """The gradient one step descends along."""
     before = weights(method.net)

@@ -6,7 +6,9 @@ Reference: https://github.com/visiontao/cl, model/ser.py, whose choices are the 
 the numbers:
 - consistency is the mean over samples and classes; the paper's squared norm is `consistency="sum"`;
 - logits are stored as computed before the step, on the augmented view, in training mode; the paper's
-  listing, after the step and without augmentation, is `stored_logits="after"`.
+  listing, after the step and without augmentation, is `stored_logits="after"`;
+- memory is replayed from the second task on. `early` replays it in the first one too: stored logits are then
+  those of a net that was held to them, and larger alphas pay (ours, not in the paper).
 Differences from the reference: the old net runs without gradients; views and reservoir work on whole
 batches.
 """
@@ -54,6 +56,9 @@ class SERConfig(ReplayConfig):
     stored_logits: Literal["before", "after"] = Field(
         "before", description="the step: before (reference) or after"
     )
+    early: bool | None = Field(
+        None, description="replay in the first task too; none: it is plain training, as published"
+    )
 
 
 class SER(Method):
@@ -68,7 +73,7 @@ class SER(Method):
         logits = self.net(batch.inputs)  # f(x^t; theta_t)
         terms = {"current": cross_entropy(logits, batch.labels)}  # Eq. 2
 
-        if self.old_net.exists:  # t > 1; the first task is plain training
+        if self.old_net.exists or config.early:  # t > 1; as published the first task is plain training
             if len(self.memory) and ("replay" in config.terms or "backward" in config.terms):
                 replayed = self.memory.sample(replay_count(config, batch))
                 replayed_logits = self.net(self.view(replayed.images))  # f(x^m; theta_t)
@@ -76,9 +81,10 @@ class SER(Method):
                 terms["backward"] = config.alpha * self.distance(
                     replayed_logits, replayed.logits, self.memory.ragged
                 )  # Eq. 6
-            if "forward" in config.terms:
+            if "forward" in config.terms and self.old_net.exists:
                 terms["forward"] = config.beta * self.distance(logits, self.old_net(batch.inputs))  # Eq. 7
-            terms = {name: term for name, term in terms.items() if name in config.terms}
+            wanted = config.terms if self.old_net.exists else (*config.terms, "current")
+            terms = {name: term for name, term in terms.items() if name in wanted}
 
         terms = descend(optimizer, terms)  # Eq. 8
         if config.stored_logits == "after":
