@@ -8,6 +8,8 @@ import pytest
 from scipy import stats
 
 from strongreplay.cli.reproduce import fingerprints_now
+from strongreplay.config import resolve
+from strongreplay.recipes import PUBLISHED, TUNED
 from strongreplay.recipes.paper import METHODS, NOTES, TARGETS, Item, fingerprints, items
 from strongreplay.records import RunRecord, fingerprint
 from strongreplay.report.markdown import renew
@@ -18,6 +20,7 @@ from strongreplay.report.reproduction import (
     as_latex,
     as_markdown,
     texts,
+    tuned,
 )
 from strongreplay.report.verdict import Cell, Estimate, compare, estimate, judge, judge_all
 
@@ -154,6 +157,29 @@ def test_files_hold_every_cell() -> None:
     tex = as_latex(cells)
     assert tex.count(r"\begin{tabular}") == tex.count(r"\end{tabular}") == len(TARGETS)
     assert "±" not in tex
+
+
+@pytest.mark.parametrize("size", [200, 500])
+@pytest.mark.parametrize("stream", ["p-mnist", "r-mnist"])
+def test_tuned_records_are_found_beside_the_published_cell(stream: str, size: int) -> None:
+    name = f"table2/{stream}/m{size}/ser/domain-il"
+    item = next(item for item in items() if item.name == name)
+    published, better = (
+        resolve(stream, "ser", size, recipe_name=recipe).to_dict() for recipe in (PUBLISHED, TUNED)
+    )
+
+    def run(config: dict[str, Any], seed: int, score: float) -> RunRecord:
+        return replace(make_record(item, seed, score), config=config | {"seed": seed})
+
+    other = better | {"data": better["data"] | {"validation": 0.1}}
+    records = [run(published, 0, 70.0), run(other, 1, 10.0)]
+    (cell,) = judge_all([item], records)
+    assert tuned(cell, records) is None
+    found = tuned(cell, [*records, *(run(better, seed, 90.0 + seed) for seed in range(3))])
+    assert found is not None
+    assert (found.mean, found.count) == (91.0, 3)
+    (never_run,) = judge_all([item], [])
+    assert tuned(never_run, records) is None
 
 
 def test_tables_in_markdown_are_renewed_between_their_marks() -> None:

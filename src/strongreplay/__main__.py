@@ -3,6 +3,7 @@
 import atexit
 import os
 import sys
+from contextlib import suppress
 
 from strongreplay.cli import main
 
@@ -19,6 +20,8 @@ def ser() -> None:
             if not status and not isinstance(error, BrokenPipeError):
                 sys.stderr.write(f"error: the output could not be written: {error.strerror}\n")
             status = status or 1
+        with suppress(OSError):
+            sys.stderr.flush()
         os._exit(status)
 
     atexit.register(leave)

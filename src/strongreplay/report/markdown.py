@@ -25,7 +25,7 @@ def renew(text: str, records: Sequence[RunRecord]) -> str:
         end = text.find(END, found.end())
         if end < 0:
             break
-        table = own_table(groups, cells, *found.groups()) if found.groups() else readme_table(cells)
+        table = own_table(groups, cells, *found.groups()) if found.groups() else readme_table(cells, records)
         parts.append(f"{text[: found.end()]}\n\n{table}\n\n{END}")
         text = text[end + len(END) :]
     return "".join([*parts, text])
