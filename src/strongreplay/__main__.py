@@ -13,7 +13,7 @@ def ser() -> None:
 
     def leave() -> None:
         # Registered first, so called last. What is left is to take torch down: half a second, for nobody.
-        status = code if isinstance(code, int) else 0
+        status = code if isinstance(code, int) else int(code is not None)
         try:
             sys.stdout.flush()
         except OSError as error:  # nobody reads any more, or the disk is full
