@@ -3,7 +3,6 @@
 import atexit
 import os
 import sys
-from contextlib import suppress
 
 from strongreplay.cli import main
 
@@ -14,14 +13,11 @@ def ser() -> None:
     def leave() -> None:
         # Registered first, so called last. What is left is to take torch down: half a second, for nobody.
         status = code if isinstance(code, int) else int(code is not None)
-        try:
-            sys.stdout.flush()
-        except OSError as error:  # nobody reads any more, or the disk is full
-            if not status and not isinstance(error, BrokenPipeError):
-                sys.stderr.write(f"error: the output could not be written: {error.strerror}\n")
-            status = status or 1
-        with suppress(OSError):
-            sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except OSError:  # nobody reads any more, or the disk is full: told by whoever wrote last
+                status = status or 1
         os._exit(status)
 
     atexit.register(leave)

@@ -142,7 +142,5 @@ def tuned(cell: Cell, records: Sequence[RunRecord]) -> Estimate | None:
     item = cell.item
     settings = find_recipe(item.stream, item.method, item.memory_size, TUNED).settings
     wanted = fingerprint(flatten(cell.records[0].config) | settings)
-    own = [record for record in records if fingerprint(record.config) == wanted]
-    return estimate(
-        [score for record in own if (score := record.score(item.setting, item.score)) is not None]
-    )
+    scores = [r.score(item.setting, item.score) for r in records if fingerprint(r.config) == wanted]
+    return estimate([score for score in scores if score is not None])
