@@ -300,6 +300,8 @@ def test_variants_are_told_apart_and_every_method_looks_the_same_everywhere() ->
     assert len({(look.colour, look.marker) for look in looks.values()}) == 3
     alone = dict(zip(("ER",), (look for _, look in dress(group_records([make("er")]))), strict=True))
     assert alone["ER"] == looks["ER"]
+    parts = group_records([make("ser", terms=["current"]), make("ser", terms=["current", "replay"])])
+    assert {look.label for _, look in dress(parts)} == {"SER (terms=current)", "SER (terms=current,replay)"}
     everyone = [look for _, look in dress(group_records([make(name) for name in ORDER]))]
     assert len({(look.colour, look.marker) for look in everyone}) == len(ORDER)
 

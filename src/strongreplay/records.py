@@ -75,6 +75,13 @@ def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def told(value: Any) -> str:
+    """A setting as the command line takes it: current,replay for a list."""
+    if value is None:
+        return "none"
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 def fingerprint(config: dict[str, Any]) -> str:
     """Ten letters that stand for a configuration, whatever its seed.
 

@@ -14,7 +14,7 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from strongreplay.recipes.paper import TARGETS, Item, items
-from strongreplay.records import RunRecord, flatten, is_in_state, read_folder
+from strongreplay.records import RunRecord, flatten, is_in_state, read_folder, told
 from strongreplay.report.looks import TITLES, net_of, score_of, settings_of
 from strongreplay.report.memory_grid import Grid, grid_of
 from strongreplay.report.tables import Group, Summary, group_records, summarise
@@ -382,12 +382,6 @@ def entry_of(group: Group, paths: dict[int, Path]) -> dict[str, Any]:
         "phases": [phase_row(group, phase) for phase in phases_of(group)[:20]],
         "places": places[:1] if len(places) == 1 else shared_place(places),
     }
-
-
-def told(value: Any) -> str:
-    if value is None:
-        return "none"
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def phase_row(group: Group, phase: str) -> dict[str, Any]:

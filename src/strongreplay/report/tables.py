@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from statistics import mean, stdev
 
 from strongreplay import metrics
-from strongreplay.records import RunRecord, fingerprint, flatten
+from strongreplay.records import RunRecord, fingerprint, flatten, told
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,5 +87,5 @@ def name_variants(alike: list[Group]) -> Iterator[Group]:
     keys = [key for key in dict.fromkeys(key for settings in flat for key in settings) if key != "seed"]
     differing = [key for key in keys if any(settings.get(key) != flat[0].get(key) for settings in flat)]
     for group, own in zip(alike, flat, strict=True):
-        named = [f"{key}={own[key]}" for key in differing if own.get(key) is not None]
+        named = [f"{key}={told(own[key])}" for key in differing if own.get(key) is not None]
         yield replace(group, variant=", ".join(named))
