@@ -388,5 +388,6 @@ def test_files_are_png_and_svg(tmp_path: Path) -> None:
     root = ET.parse(svg).getroot()
     assert {"width", "height", "viewBox"} <= root.attrib.keys()
     assert "fill: #ffffff" in svg.read_text()  # on white: a file does not know its page
+    assert root.get("color") == "black"
     drawn = accuracy_curves(groups, tmp_path / "other.svg").read_text()
     assert "<title>SER, after task 1" in drawn

@@ -77,7 +77,8 @@ def test_from_nothing_to_a_verdict(
     assert ser(monkeypatch, "show", ER.name) == 0
     shown = capsys.readouterr().out
     assert "difference -" in shown
-    assert "method.memory_size=20" in shown
+    assert "method.memory_size=20 method.replay_size=" in shown  # as one types them
+    assert " train.milestones= " in shown
     assert sum(f"seed-{seed}.json" in shown for seed in range(3)) == 3
 
     assert ser(monkeypatch, "show", ER.name.replace("/er/", "/re/")) == 2
@@ -94,6 +95,14 @@ def test_a_failing_run_is_told_by_the_exit_code(
     assert "failed: split-digits sgd seed 0 stopped at" in told
     assert "error: 1 of 2 runs failed" in told
     assert len(list((paper / "results").rglob("seed-0.json"))) == 1
+
+
+def test_a_folder_that_is_not_there_is_not_taken_for_an_empty_one(
+    paper: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ser(monkeypatch, "reproduce", "report", "-o", "reslts") == 1
+    assert "reslts: no such folder" in capsys.readouterr().err
+    assert not list(paper.iterdir())
 
 
 def test_steps_and_hours_are_estimated(
@@ -123,5 +132,8 @@ def test_the_readme_of_this_folder_is_renewed_or_the_fault_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    assert ser(monkeypatch, "reproduce", "report", "--readme") == 1
+    assert "results: no such folder" in capsys.readouterr().err
+    (tmp_path / "results").mkdir()
     assert ser(monkeypatch, "reproduce", "report", "--readme") == 1
     assert "no README.md in here" in capsys.readouterr().err

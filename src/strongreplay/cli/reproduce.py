@@ -45,6 +45,7 @@ def list_command(
     """Every cell: what is published, how many seeds are recorded, and what a seed costs here."""
     from strongreplay.cli.listing import print_table
     from strongreplay.recipes import find_recipe
+    from strongreplay.records import told
 
     chosen = choose(target, only)
     costs = {} if quick else estimates(chosen)
@@ -58,7 +59,7 @@ def list_command(
             (
                 *(item.name, shown, str(len(cell.records)), *costs.get(item.name, ("", "")), cell.verdict),
                 item.note or item.why_none,
-                " ".join(f"{key}={value}" for key, value in settings.items()),
+                " ".join(f"{key}={told(value)}" for key, value in settings.items()),
                 recipe.source if recipe else "",
             )
         )
@@ -134,12 +135,14 @@ def report_command(
 ) -> None:
     """A verdict for every cell, in the terminal and as Markdown, CSV, LaTeX and a page."""
     from strongreplay.cli.report import Bar
-    from strongreplay.report.page import Found, collect
+    from strongreplay.report.page import collect
     from strongreplay.report.reproduction import counts
     from strongreplay.report.verdict import judge_all
 
+    if not out.exists():
+        raise DataError(f"{out}: no such folder; make records with: ser reproduce table2 --only p-mnist,ser")
     with Bar() as bar:
-        found = collect([out], bar) if out.exists() else Found()
+        found = collect([out], bar)
     tell_problems(found.problems)
     if readme:
         renew_tables(found.records)

@@ -1,7 +1,7 @@
 """ser show and ser compare: records as tables and a picture."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -53,7 +53,7 @@ def show_cell(console: "Console", item: "Item", out: Path) -> None:
     """The runs behind a cell: what is published, what came of each seed, settings and commit."""
     from rich.table import Table
 
-    from strongreplay.records import flatten, record_path
+    from strongreplay.records import record_path
     from strongreplay.report.reproduction import texts
     from strongreplay.report.verdict import judge_all
 
@@ -81,11 +81,17 @@ def show_cell(console: "Console", item: "Item", out: Path) -> None:
             str(record_path(out, record.config)),
         )
     console.print(table)
-    settings = flatten(cell.records[0].config)
-    told = ", ".join(f"{key}={value}" for key, value in settings.items() if key != "seed")
-    console.print(f"settings: {told}", highlight=False, soft_wrap=True)
+    show_settings(console, {key: value for key, value in cell.records[0].config.items() if key != "seed"})
     recipe = cell.records[0].measured.get("recipe", "-")
     console.print(f"recipe: {recipe}\n", highlight=False, soft_wrap=True)
+
+
+def show_settings(console: "Console", config: dict[str, Any]) -> None:
+    """As they are typed: a space between two of them, as commas make lists."""
+    from strongreplay.records import flatten, told
+
+    settings = " ".join(f"{key}={told(value)}" for key, value in flatten(config).items())
+    console.print(f"settings: {settings}", highlight=False, soft_wrap=True, markup=False)
 
 
 def load(paths: list[Path]) -> "list[RunRecord]":
@@ -170,7 +176,6 @@ def bold(text: str, wanted: bool) -> str:
 def show_record(console: "Console", record: "RunRecord") -> None:
     from rich.table import Table
 
-    from strongreplay.records import flatten
     from strongreplay.report.looks import TITLES
 
     size = "" if record.memory_size is None else f", memory {record.memory_size}"
@@ -196,8 +201,7 @@ def show_record(console: "Console", record: "RunRecord") -> None:
         if nets:
             told = (f"{name} {value:.2f}" for name, value in nets.items() if value is not None)
             console.print(f"average accuracy of each net: {', '.join(told)}", highlight=False)
-    settings = (f"{key}={value}" for key, value in flatten(record.config).items())
-    console.print(f"settings: {', '.join(settings)}", highlight=False, soft_wrap=True)
+    show_settings(console, record.config)
     measured = record.measured
     phases = (
         f"{name} {phase['seconds']:.1f} s, peak {phase['peak_memory_bytes'] / 2**20:,.0f} MiB"

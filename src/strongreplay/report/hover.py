@@ -49,7 +49,9 @@ def write(figure: Figure, path: Path) -> Path:
     """One file, of the kind its suffix says, on white."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".svg":
-        path.write_text(ET.tostring(svg_tree(figure), encoding="unicode") + "\n", encoding="utf-8")
+        root = svg_tree(figure)
+        root.set("color", "black")  # also where the text around it is light
+        path.write_text(ET.tostring(root, encoding="unicode") + "\n", encoding="utf-8")
     else:
         settle(figure)
         figure.savefig(path, dpi=DPI)

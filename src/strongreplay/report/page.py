@@ -76,7 +76,7 @@ def find_files(place: Path, problems: list[str]) -> list[Path]:
 
 def build(found: Found, tell: Tell = quiet, now: datetime | None = None) -> str:
     """The whole page."""
-    tell("judging", 0, 1)
+    tell("building the page", 0, 1)
     groups = group_records(found.records)
     cells = judge_all(items(), found.records)
     context: dict[str, Any] = {
