@@ -4,10 +4,14 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import weights
+from conftest import make_net, make_problem, weights
+from test_methods_common import first_batch
+from test_replay_methods import optimizer_of
 from torch import Tensor, nn
 
-from strongreplay.methods.averaged import AveragedNet
+from strongreplay.data.streams import Stream
+from strongreplay.methods import build_method
+from strongreplay.methods.averaged import AveragedNet, Averaging
 from strongreplay.nets import build_net
 from strongreplay.types import derive_generator
 
@@ -129,3 +133,61 @@ def test_saved_and_loaded_it_goes_on_to_the_bit() -> None:
         averaged.follow(), other.follow()
         assert torch.equal(averaged.copy.value, other.copy.value)
     assert other.num_steps == 27
+
+
+averaging_methods = pytest.mark.parametrize("name", ["er", "derpp", "ser"])
+
+
+def start(name: str, stream: Stream, seed: int = 0, average: float | None = 0.75) -> Averaging:
+    problem = make_problem(stream, seed=seed)
+    method = build_method(name, make_net(seed), problem, memory_size=12, average=average)
+    assert isinstance(method, Averaging)
+    return method
+
+
+def go(method: Averaging, stream: Stream, *tasks: int) -> Averaging:
+    for index in tasks:
+        optimizer = optimizer_of(method)
+        for _ in range(4):
+            method.observe(first_batch(stream, index), optimizer)
+        method.end_task(stream[index])
+    return method
+
+
+@averaging_methods
+def test_an_average_answers_and_the_net_learns_as_without_it(name: str, stream: Stream) -> None:
+    method, plain = start(name, stream), start(name, stream, average=None)
+    optimizers, mean = [optimizer_of(each) for each in (method, plain)], weights(method.net)
+    for number in range(1, 8):
+        for each, optimizer in zip((method, plain), optimizers, strict=True):
+            each.observe(first_batch(stream), optimizer)
+        # First the mean of all weights so far, then a quarter of the newest and three of what was.
+        mean += max(1 / (number + 1), 0.25) * (weights(method.net) - mean)
+    assert method.averaged is not None
+    assert torch.allclose(weights(method.averaged.copy), mean, atol=1e-6)
+    assert torch.equal(weights(method.net), weights(plain.net))
+    inputs = first_batch(stream).inputs
+    assert torch.equal(method.predict(inputs), method.averaged.copy(inputs))
+    assert not torch.allclose(method.predict(inputs), method.net(inputs), atol=1e-3)
+    assert list(method.predictors()) == ["averaged", "working"]
+
+
+@averaging_methods
+def test_without_it_nothing_is_kept_for_it(name: str, stream: Stream) -> None:
+    plain = start(name, stream, average=None)
+    assert plain.averaged is None
+    assert plain.predictors() == {}
+    assert not any("averaged" in key for key in plain.state_dict())
+    inputs = first_batch(stream).inputs
+    assert torch.equal(plain.predict(inputs), plain.net(inputs))
+
+
+@averaging_methods
+def test_with_it_a_method_is_saved_and_goes_on_to_the_bit(name: str, stream: Stream) -> None:
+    straight, stopped = go(start(name, stream), stream, 0, 1, 2), go(start(name, stream), stream, 0, 1)
+    resumed = start(name, stream, seed=5)
+    resumed.load_state_dict(stopped.state_dict())
+    go(resumed, stream, 2)
+    assert torch.equal(weights(resumed), weights(straight))
+    inputs = first_batch(stream).inputs
+    assert torch.equal(resumed.predict(inputs), straight.predict(inputs))

@@ -178,7 +178,7 @@ def test_one_augmented_draw_serves_all_nets(stream: Stream) -> None:
     steps(method, stream, 2)
     seen: dict[str, list[Tensor]] = {"stable": [], "plastic": [], "working": []}
     for name, net in method.predictors().items():
-        net.register_forward_hook(lambda m, inputs, out, name=name: seen[name].append(inputs[0]))  # type: ignore[attr-defined]
+        net.register_forward_hook(lambda m, inputs, out, name=name: seen[name].append(inputs[0]))
     batch = first_batch(stream, 1)
     method.observe(batch, optimizer_of(method))
     alone, joined = seen["working"]
@@ -266,7 +266,7 @@ def test_cost_of_a_step(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(Tensor, "backward", spy)
     for name, net in method.predictors().items():
-        net.register_forward_hook(lambda *args, name=name: calls.append(name))  # type: ignore[attr-defined]
+        net.register_forward_hook(lambda *args, name=name: calls.append(name))
     steps(method, stream, 1)
     assert sorted(calls) == ["back", "plastic", "stable", "working", "working"]
 

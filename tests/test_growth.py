@@ -1,6 +1,6 @@
 """A head that grows: old answers to the bit, stored logits as wide as they were, memory with gaps."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -137,10 +137,13 @@ def test_a_memory_gets_more_or_less_room_and_keeps_its_rows() -> None:
     assert len(memory) == 4
 
 
-@pytest.mark.parametrize("name", GROWING)
-def test_methods_go_on_when_the_head_grows(name: str, stream: Stream) -> None:
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [*((name, {}) for name in GROWING), *((name, {"average": 0.9}) for name in ("er", "derpp", "ser"))],
+)
+def test_methods_go_on_when_the_head_grows(name: str, settings: dict[str, Any], stream: Stream) -> None:
     """Two classes first, then two more, then old ones again; the state saves and loads on the way."""
-    method = growing_method(name, stream)
+    method = growing_method(name, stream, **settings)
     order = derive_generator(0, "order")
     for index in range(3):
         task = stream[index]
@@ -154,7 +157,7 @@ def test_methods_go_on_when_the_head_grows(name: str, stream: Stream) -> None:
         terms = train_task(method, task, view, optimizer, epochs=3, batch_size=10, generator=order)
         assert all(value == value for epoch in terms for value in epoch.values())
     assert method.predict(stream.test_view(stream.test(0).inputs)).shape[1] == 6
-    other = growing_method(name, stream)
+    other = growing_method(name, stream, **settings)
     other.grow(6, derive_generator(0, "growth"))
     other.load_state_dict(method.state_dict())
     assert torch.equal(weights(other), weights(method))
@@ -182,8 +185,8 @@ def test_a_frozen_net_narrower_than_the_live_one_loads(stream: Stream) -> None:
     )
 
 
-def growing_method(name: str, stream: Stream) -> Method:
+def growing_method(name: str, stream: Stream, **settings: Any) -> Method:
     net = make_net(num_classes=2)
     net.head = GrowingHead.of(net.head)
-    settings = {"memory_size": 12} if METHODS[name].has_memory else {}
+    settings = settings | ({"memory_size": 12} if METHODS[name].has_memory else {})
     return build_method(name, net, make_problem(stream), **settings)

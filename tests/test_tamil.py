@@ -163,7 +163,7 @@ def test_the_student_finds_its_gates_and_the_teacher_is_told_the_stored_tasks(st
     method, asked = in_task(stream, 2, replay_size=12), []
     drawn = spy_on_samples(method)
     for name, net in method.predictors().items():
-        net.register_forward_hook(lambda m, inputs, out, name=name: asked.append((name, inputs)))  # type: ignore[attr-defined]
+        net.register_forward_hook(lambda m, inputs, out, name=name: asked.append((name, inputs)))
     terms = method.terms(first_batch(stream, 2), 2)
     first, second = drawn
     assert set(first.tasks.tolist()) == {0, 1}

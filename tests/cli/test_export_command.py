@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,9 +55,12 @@ def test_a_file_that_is_there_is_kept(state: Path, tmp_path: Path) -> None:
     assert out.read_text() == "mine"
 
 
-def test_the_net_that_answers_is_written_and_nothing_is_normalised_unless_it_was(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", [{"learner.method": "clser"}, {"method.average": 0.99}])
+def test_the_net_that_answers_is_written_and_nothing_is_normalised_unless_it_was(
+    method: dict[str, Any], tmp_path: Path
+) -> None:
     state, out = tmp_path / "model", tmp_path / "out" / "model.onnx"
-    settings = {"learner.method": "clser", "learner.normalise": False, "learner.memory": 20}
+    settings = method | {"learner.normalise": False, "learner.memory": 20}
     teach(state, write_folder(tmp_path / "data", (0, 1), 0, 20), settings=settings)
     teach(state, write_folder(tmp_path / "more", (2,), 0, 20), max_drop=200.0)
     out.parent.mkdir()

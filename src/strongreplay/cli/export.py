@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -72,16 +72,14 @@ def export_command(
 
 
 def answering_net(model: "Model") -> "nn.Module":
-    """The one that the method predicts with, some have several; without rows that wait for a class."""
+    """The one that the method predicts with, without rows that wait for a class."""
     from copy import deepcopy
 
     from torch import nn
 
     from strongreplay.methods.averaged import AveragedNet
 
-    method: Any = model.method
-    named = method.predictors()
-    chosen = named[method.config.eval_net] if named else method.net
+    chosen = model.method.answering()
     net: nn.Module = deepcopy(chosen.copy if isinstance(chosen, AveragedNet) else chosen)
     head, num_classes = net.head, len(model.labels)
     assert isinstance(head, nn.Linear)

@@ -1,16 +1,20 @@
 """AveragedNet: a net whose weights follow those of a live net slowly, at random steps.
 
-CLS-ER keeps two, TAMiL one. Only parameters are averaged. The copy goes into training mode with its owner: it
-normalises replayed batches by their own statistics, and its running statistics are made of these. Held in
-evaluation mode they would stay at mean 0 and variance 1, and the net would answer at random.
+CLS-ER keeps two, TAMiL one, and a method that is `Averaging` may have one to answer with. Only parameters are
+averaged. A copy that takes part in learning goes into training mode with its owner: it normalises replayed
+batches by their own statistics, and its running statistics are made of these. Held in evaluation mode they
+would stay at mean 0 and variance 1, and the net would answer at random. A copy that only answers when all is
+learnt takes the statistics of the live net.
 """
 
 from copy import deepcopy
 from typing import Any, Generic, Literal, TypeVar, cast
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
+from strongreplay.methods.base import Method, ReplayConfig
 from strongreplay.nets import Classifier
 
 Net = TypeVar("Net", bound=nn.Module)
@@ -70,3 +74,37 @@ class AveragedNet(nn.Module, Generic[Net]):
     def set_extra_state(self, state: dict[str, Any]) -> None:
         self.num_steps = state["num_steps"]
         self.generator.set_state(state["generator"].cpu())
+
+
+class AveragingConfig(ReplayConfig):
+    average: float | None = Field(
+        None, ge=0, lt=1, description="answer with a running average of the weights; share it keeps a step"
+    )
+
+
+class Averaging(Method):
+    """Answers with an average of its net's weights over its steps, if it is told to; learns the same."""
+
+    averaged: AveragedNet[nn.Module] | None
+
+    def average(self, decay: float | None, generator: torch.Generator) -> None:
+        """`decay` is the share that the average keeps of itself in a step, at most; none: no average."""
+        self.averaged = (
+            None if decay is None else AveragedNet(self.net, 1.0, decay, generator, statistics="working")
+        )
+
+    def follow(self) -> None:
+        """After every step."""
+        if self.averaged:
+            self.averaged.follow()
+
+    def grow(self, num_classes: int, generator: torch.Generator) -> None:
+        super().grow(num_classes, generator)
+        if self.averaged:
+            self.averaged.take_head()
+
+    def answering(self) -> nn.Module:
+        return self.averaged or self.net
+
+    def predictors(self) -> dict[str, nn.Module]:
+        return {"averaged": self.averaged, "working": self.net} if self.averaged else {}

@@ -54,10 +54,14 @@ class Method(nn.Module):
 
     def predict(self, inputs: Tensor) -> Tensor:
         """(B, C) scores over classes."""
-        logits: Tensor = self.net(inputs)
+        logits: Tensor = self.answering()(inputs)
         return logits
 
-    def predictors(self) -> dict[str, Callable[[Tensor], Tensor]]:
+    def answering(self) -> nn.Module:
+        """The net that predicts; some methods have several."""
+        return self.net
+
+    def predictors(self) -> dict[str, nn.Module]:
         """Every net that can answer, by name, where there are several: each gets its scores in the record."""
         return {}
 

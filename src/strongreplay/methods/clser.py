@@ -9,7 +9,6 @@ Batch-norm statistics of the averaged nets come from the replayed batches alone.
 those of the working net instead, which makes it a different method.
 """
 
-from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
@@ -80,10 +79,10 @@ class CLSER(Method):
         self.plastic.take_head()
         self.stable.take_head()
 
-    def predict(self, inputs: Tensor) -> Tensor:
-        return self.predictors()[self.config.eval_net](inputs)
+    def answering(self) -> nn.Module:
+        return self.predictors()[self.config.eval_net]
 
-    def predictors(self) -> dict[str, Callable[[Tensor], Tensor]]:
+    def predictors(self) -> dict[str, nn.Module]:
         return {"stable": self.stable, "plastic": self.plastic, "working": self.net}
 
 

@@ -15,10 +15,9 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 from strongreplay.memory import Memory
+from strongreplay.methods.averaged import Averaging, AveragingConfig
 from strongreplay.methods.base import (
-    Method,
     Problem,
-    ReplayConfig,
     descend,
     replay_count,
     squared_distance,
@@ -32,16 +31,17 @@ class Sample(NamedTuple):
     logits: Tensor  # (M, C), the net's answer when the sample was met
 
 
-class DERPPConfig(ReplayConfig):
+class DERPPConfig(AveragingConfig):
     alpha: float = Field(0.1, ge=0, description="weight of the distance to stored logits; 0 skips that draw")
     beta: float = Field(0.5, ge=0, description="weight of the loss on replayed labels; 0 skips that draw")
 
 
-class DERPP(Method):
+class DERPP(Averaging):
     def __init__(self, net: nn.Module, problem: Problem, config: DERPPConfig | None = None) -> None:
         super().__init__()
         self.net, self.config, self.view = net, config or DERPPConfig(), problem.train_view
         self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+        self.average(self.config.average, problem.generator("average"))
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
         logits = self.net(batch.inputs)
@@ -57,6 +57,7 @@ class DERPP(Method):
             replayed_logits = self.net(self.view(replayed.images))
             terms["replay"] = self.config.beta * cross_entropy(replayed_logits, replayed.labels)
         terms = descend(optimizer, terms)
+        self.follow()
         self.memory.add(Sample(batch.images, batch.labels, logits.detach()))
         return terms
 

@@ -17,7 +17,8 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 from strongreplay.memory import Memory
-from strongreplay.methods.base import Method, Problem, ReplayConfig, descend, replay_count
+from strongreplay.methods.averaged import Averaging, AveragingConfig
+from strongreplay.methods.base import Problem, descend, replay_count
 from strongreplay.types import Batch, Terms
 
 
@@ -26,20 +27,22 @@ class Sample(NamedTuple):
     labels: Tensor
 
 
-class ERConfig(ReplayConfig):
+class ERConfig(AveragingConfig):
     loss: Literal["concatenated", "sum"] = Field(
         "concatenated", description="one mean over both batches, or the sum of two means"
     )
 
 
-class ER(Method):
+class ER(Averaging):
     def __init__(self, net: nn.Module, problem: Problem, config: ERConfig | None = None) -> None:
         super().__init__()
         self.net, self.config, self.view = net, config or ERConfig(), problem.train_view
         self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+        self.average(self.config.average, problem.generator("average"))
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
         terms = descend(optimizer, self.terms(batch))
+        self.follow()
         self.memory.add(Sample(batch.images, batch.labels))
         return terms
 

@@ -8,7 +8,9 @@ the numbers:
 - logits are stored as computed before the step, on the augmented view, in training mode; the paper's
   listing, after the step and without augmentation, is `stored_logits="after"`;
 - memory is replayed from the second task on. `early` replays it in the first one too: stored logits are then
-  those of a net that was held to them, and larger alphas pay (ours, not in the paper).
+  those of a net that was held to them, and larger alphas pay (ours, not in the paper);
+- the net answers as it is. With `average` a running average of its weights does, as in CLS-ER (ours, not in
+  the paper): it was not just turned towards the newest task.
 Differences from the reference: the old net runs without gradients; views and reservoir work on whole
 batches.
 """
@@ -22,11 +24,10 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 from strongreplay.memory import Memory
+from strongreplay.methods.averaged import Averaging, AveragingConfig
 from strongreplay.methods.base import (
-    Method,
     OldNet,
     Problem,
-    ReplayConfig,
     descend,
     plain_answer,
     replay_count,
@@ -43,7 +44,7 @@ class Sample(NamedTuple):
     logits: Tensor  # (M, C)
 
 
-class SERConfig(ReplayConfig):
+class SERConfig(AveragingConfig):
     memory_size: int = Field(200, ge=1, description="samples kept")
     alpha: float = Field(0.2, ge=0, description="weight of backward consistency, on replayed samples")
     beta: float = Field(0.2, ge=0, description="weight of forward consistency, on arriving samples")
@@ -61,12 +62,13 @@ class SERConfig(ReplayConfig):
     )
 
 
-class SER(Method):
+class SER(Averaging):
     def __init__(self, net: nn.Module, problem: Problem, config: SERConfig | None = None) -> None:
         super().__init__()
         self.net, self.old_net = net, OldNet(net)
         self.config, self.view, self.plain_view = config or SERConfig(), problem.train_view, problem.test_view
         self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+        self.average(self.config.average, problem.generator("average"))
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
         config = self.config
@@ -87,6 +89,7 @@ class SER(Method):
             terms = {name: term for name, term in terms.items() if name in wanted}
 
         terms = descend(optimizer, terms)  # Eq. 8
+        self.follow()
         if config.stored_logits == "after":
             logits = plain_answer(self.net, self.plain_view(batch.images))
         self.memory.add(Sample(batch.images, batch.labels, logits.detach()))

@@ -9,7 +9,6 @@ Differences from the reference: modules are made when a task ends, for the next,
 averaged net shares, so the number of tasks need not be known, and one that is never used is left at the end.
 """
 
-from collections.abc import Callable
 from copy import deepcopy
 from typing import Any, Literal, NamedTuple
 
@@ -164,10 +163,10 @@ class TAMiL(Method):
         self.net.grow(self.draws.generator)
         self.averaged.copy.attention.append(deepcopy(self.net.attention[-1]).requires_grad_(False))
 
-    def predict(self, inputs: Tensor) -> Tensor:
-        return self.predictors()[self.config.eval_net](inputs)
+    def answering(self) -> nn.Module:
+        return self.predictors()[self.config.eval_net]
 
-    def predictors(self) -> dict[str, Callable[[Tensor], Tensor]]:
+    def predictors(self) -> dict[str, nn.Module]:
         return {"averaged": self.averaged, "working": self.net}
 
 
