@@ -110,7 +110,10 @@ def test_task_il_is_never_below_class_il() -> None:
 
 
 def test_the_terms_of_ser_add_up_in_class_il() -> None:
-    """CE < + replay < + backward, + forward and both, on average over seeds."""
+    """CE < + replay < + backward, + forward and both, on average over seeds.
+
+    With memory 50 each step is worth three deviations of a seed; with 20 one, which rounding may turn.
+    """
     rows = [
         ("current",),
         ("current", "replay"),
@@ -121,12 +124,12 @@ def test_the_terms_of_ser_add_up_in_class_il() -> None:
     means = []
     for terms in rows:
         scores = [
-            run(resolve("split-digits", "ser", 20, seed, {"method.terms": terms})).score(
+            run(resolve("split-digits", "ser", 50, seed, {"method.terms": terms})).score(
                 "class-il", "average_accuracy"
             )
-            for seed in range(3)
+            for seed in range(4)
         ]
-        means.append(sum(score or 0 for score in scores) / 3)
+        means.append(sum(score or 0 for score in scores) / 4)
     plain, replay, backward, forward, both = means
     assert plain < replay < min(backward, forward)
     assert both >= max(backward, forward) - 1.0  # within seed noise of the better one
@@ -233,11 +236,15 @@ def test_a_record_names_the_commit_of_the_code(tmp_path: Path) -> None:
 
     assert source_commit(tmp_path) == {}, "not a clone"
     git("init", "--quiet")
-    (tmp_path / "code.py").write_text("1\n")
-    git("add", "code.py")
+    for name in ("src/code.py", "README.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("1\n")
+    git("add", ".")
     git("commit", "--quiet", "-m", "first")
     git("tag", "v9")
     commit = git("rev-parse", "--short=12", "HEAD")
     assert source_commit(tmp_path) == {"commit": commit}
-    (tmp_path / "code.py").write_text("2\n")
+    (tmp_path / "README.md").write_text("2\n")
+    assert source_commit(tmp_path) == {"commit": commit}, "what decides no result"
+    (tmp_path / "src/code.py").write_text("2\n")
     assert source_commit(tmp_path) == {"commit": f"{commit}-dirty"}

@@ -211,12 +211,19 @@ def source_commit(clone: Path = CLONE) -> dict[str, str]:
     """The commit this code is of, `-dirty` if it was changed since; nothing where it is not a clone."""
     if not (clone / ".git").exists():  # above an installed package may lie somebody else's
         return {}
-    command = ["git", "-C", str(clone), "describe", "--always", "--abbrev=12", "--dirty", "--exclude=*"]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+        commit = ask_git(clone, "rev-parse", "--short=12", "HEAD")
+        # Records and README change while runs are made; only what is imported decides a result.
+        changed = ask_git(clone, "status", "--porcelain", "--untracked-files=no", "src")
     except (OSError, subprocess.SubprocessError):
         return {}
-    return {"commit": found.stdout.strip()}
+    return {"commit": f"{commit}-dirty" if changed else commit}
+
+
+def ask_git(clone: Path, *words: str) -> str:
+    command = ["git", "-C", str(clone), *words]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    return found.stdout.strip()
 
 
 def processor_name() -> str:
