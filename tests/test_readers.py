@@ -1,9 +1,12 @@
 """Records and recipes from hostile files: what is accepted can be used, all else is one of our errors."""
 
+import itertools
 import json
 import math
 import re
+import shutil
 import tempfile
+import threading
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import asdict
@@ -20,6 +23,7 @@ from strongreplay.errors import ConfigError, DataError
 from strongreplay.recipes import all_recipes, find_recipe, parse_recipe, read_recipes
 from strongreplay.records import RunRecord, fingerprint, read_folder, read_record
 from strongreplay.report.tables import group_records
+from strongreplay.state import folders_with_state
 
 SCORES = {"matrix": [[90.0, None], [70.0, 90.0]], "untrained": [50.0, 50.0], "average_accuracy": 80.0}
 SCORES |= {"forgetting": 20.0, "backward_transfer": -20.0, "forward_transfer": None}
@@ -194,12 +198,38 @@ def test_a_run_that_stopped_early_has_no_accuracy_yet() -> None:
 
 
 def test_a_folder_that_cannot_be_searched_is_named(tmp_path: Path) -> None:
-    (tmp_path / "folder.json").mkdir()
+    (tmp_path / "link.json").symlink_to("nowhere")
     paths = [tmp_path / ("x" * 300), tmp_path / "none", tmp_path]
     found, problems = read_folder(paths)
     assert (found, len(problems)) == ([], 3)
-    for path, problem in zip((*paths[:2], tmp_path / "folder.json"), problems, strict=True):
+    for path, problem in zip((*paths[:2], tmp_path / "link.json"), problems, strict=True):
         assert problem.startswith(f"{path}: ")
+
+
+def test_folders_that_come_and_go_while_they_are_searched_hide_no_record(tmp_path: Path) -> None:
+    """As a run renames and removes its checkpoints all the time."""
+    (tmp_path / "folder.json").mkdir()
+    (tmp_path / "folder.json" / "x.json").write_bytes(TEXT)
+    done = threading.Event()
+
+    def churn() -> None:
+        for number in itertools.count():
+            for place in (tmp_path, tmp_path / "seed-0.state"):
+                for depth in ("a", "a/b", "a/b/c"):
+                    (place / f"new-{number}" / depth).mkdir(parents=True)
+                shutil.rmtree(place / f"new-{number}")
+            if done.is_set():
+                return
+
+    other = threading.Thread(target=churn)
+    other.start()
+    try:
+        for _ in range(300):
+            assert [len(part) for part in read_folder([tmp_path])] == [1, 0]
+            assert folders_with_state(tmp_path) == []
+    finally:
+        done.set()
+        other.join()
 
 
 def use_recipe(table: dict[str, Any]) -> None:

@@ -199,16 +199,11 @@ def check_measured(measured: dict[str, Any]) -> None:
 
 
 def read_folder(paths: Iterable[Path]) -> tuple[list[RunRecord], list[str]]:
-    """All records in files and folders, and a line for each JSON file that is none; states are left alone."""
-    records, problems = [], []
+    """All records in files and folders, and a line for each JSON file that is none."""
+    records: list[RunRecord] = []
+    problems: list[str] = []
     for path in paths:
-        try:
-            inside = (file for file in path.rglob("*.json") if not is_in_state(file))
-            found = sorted(inside) if path.is_dir() else [path]
-        except OSError as error:
-            problems.append(f"{path}: cannot be searched ({error.strerror}); make it readable")
-            continue
-        for file in found:
+        for file in find_files(path, problems):
             try:
                 records.append(read_record(file))
             except DataError as error:
@@ -216,6 +211,21 @@ def read_folder(paths: Iterable[Path]) -> tuple[list[RunRecord], list[str]]:
     return records, problems
 
 
-def is_in_state(file: Path) -> bool:
-    """Checkpoints of stopped runs lie beside the records, and have JSON of their own."""
-    return any(parent.suffix == ".state" for parent in file.parents)
+def find_files(place: Path, problems: list[str]) -> list[Path]:
+    """Every JSON file in a folder, or the file itself.
+
+    Checkpoints of stopped runs lie beside the records and have JSON of their own: folders of states are left
+    alone. What goes away during the search, as theirs do while runs are made, is no problem.
+    """
+
+    def tell(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            problems.append(f"{error.filename}: cannot be searched ({error.strerror}); make it readable")
+
+    if not os.path.isdir(place):  # unlike that of a Path, it never raises
+        return [place]
+    found = []
+    for folder, inside, names in os.walk(place, onerror=tell):
+        inside[:] = [name for name in inside if not name.endswith(".state")]
+        found += [Path(folder, name) for name in names if name.endswith(".json")]
+    return sorted(found)

@@ -185,7 +185,11 @@ def checkpoints(folder: Path) -> list[Path]:
 
 def folders_with_state(folder: Path) -> list[Path]:
     """The folder itself or those of runs inside it, if they have checkpoints."""
-    return [path for path in [folder, *sorted(folder.rglob("*.state"))] if checkpoints(path)]
+    found = [folder]
+    for place, inside, _ in os.walk(folder):  # which is not put out by folders that come and go meanwhile
+        found += [Path(place, name) for name in inside if name.endswith(".state")]
+        inside[:] = [name for name in inside if not name.endswith(".state")]
+    return [path for path in sorted(found) if checkpoints(path)]
 
 
 def read_newest(folder: Path, tell: Callable[[str], None] = lambda text: None) -> Checkpoint | None:

@@ -14,7 +14,7 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from strongreplay.recipes.paper import TARGETS, Item, items
-from strongreplay.records import RunRecord, flatten, is_in_state, read_folder, told
+from strongreplay.records import RunRecord, find_files, flatten, read_folder, told
 from strongreplay.report.looks import TITLES, net_of, score_of, settings_of
 from strongreplay.report.memory_grid import Grid, grid_of
 from strongreplay.report.tables import Group, Summary, group_records, summarise
@@ -62,16 +62,6 @@ def collect(places: Iterable[Path], tell: Tell = quiet) -> Found:
         found.problems += problems
         found.paths |= {id(record): file for record in records}
     return found
-
-
-def find_files(place: Path, problems: list[str]) -> list[Path]:
-    try:
-        if not place.is_dir():
-            return [place]
-        return sorted(file for file in place.rglob("*.json") if not is_in_state(file))
-    except OSError as error:
-        problems.append(f"{place}: cannot be searched ({error.strerror}); make it readable")
-        return []
 
 
 def build(found: Found, tell: Tell = quiet, now: datetime | None = None) -> str:
