@@ -43,6 +43,18 @@ def test_every_cell_of_the_paper_is_an_item() -> None:
     assert (SER.mean, SER.deviation, SER.count) == (82.76, 0.62, 5)
 
 
+def test_ablation_rows_that_repeat_another_method_say_so() -> None:
+    by_name = {item.name: item for item in items()}
+    repeating = [item for item in items() if "printed is the number of" in item.note]
+    assert len(repeating) == 8
+    for item in repeating:
+        _, stream, size, row, setting = item.name.split("/")
+        table, method = item.note.split(" in ")[1], {"replay": "er", "backward": "derpp"}[row]
+        source = by_name["/".join([table.lower().replace(" ", ""), stream, size, method, setting])]
+        assert item.mean == source.mean
+        assert f"of {'ER' if method == 'er' else 'DER++'} in" in item.note
+
+
 def test_fingerprints_are_those_of_the_configurations() -> None:
     assert fingerprints() == fingerprints_now(), "run: ser reproduce refresh"
 

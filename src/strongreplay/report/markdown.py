@@ -6,12 +6,13 @@ own is `reproduction.BEGIN`. No torch in here.
 
 import re
 from collections.abc import Sequence
+from statistics import median
 
 from strongreplay.recipes.paper import items
 from strongreplay.records import RunRecord, fingerprint
 from strongreplay.report.looks import TITLES, label_of, net_of, score_of, settings_of
 from strongreplay.report.reproduction import BEGIN, END, markdown_table, readme_table
-from strongreplay.report.tables import Group, group_records, summarise, tell_apart
+from strongreplay.report.tables import Group, group_records, tell_apart
 from strongreplay.report.verdict import Cell, judge_all
 
 MARK = re.compile(r"<!-- results of (\S+), memory (\d+), net (.+?) -->")
@@ -61,6 +62,7 @@ def rank(group: Group, settings: Sequence[str]) -> tuple[bool, float]:
 
 
 def seconds_of(group: Group) -> str:
+    """The median over seeds: one that was paused, or had a busy machine, does not move it."""
     every = [record.measured.get("phases", {}).get("train", {}).get("seconds") for record in group.records]
-    found = summarise(every)
-    return "-" if found is None else f"{found.mean:.0f}"
+    known = [seconds for seconds in every if seconds is not None]
+    return f"{median(known):.0f}" if known else "-"
