@@ -6,6 +6,8 @@ from pathlib import Path
 
 from test_records import make_record
 
+from strongreplay.config import resolve
+from strongreplay.records import RunRecord
 from strongreplay.report.curves import accuracy_curves
 from strongreplay.report.tables import group_records, summarise
 
@@ -34,6 +36,26 @@ def test_seeds_of_one_configuration_form_a_group_and_twins_are_told_apart() -> N
     assert score.mean == 81
     assert groups[0].score("domain-il", "average_accuracy") is None
     assert groups[0].curves("class-il")[0] == [90, 80]
+
+
+def test_twins_of_a_run_of_the_paper_have_the_name_of_their_recipe_or_of_what_differs_from_it() -> None:
+    place, accuracy = ("p-mnist", "ser", 200, 0), make_record().results
+    configs = [
+        resolve(*place),
+        resolve(*place, recipe_name="tuned"),
+        resolve(*place, {"method.alpha": 9.0}),
+        resolve(*place, {"method.early": None, "method.alpha": 9.0}, recipe_name="tuned"),
+    ]
+    records = [RunRecord(config.to_dict(), accuracy, {}) for config in configs]
+    names = {group.name for group in group_records(records)}
+    rest = "ser (method.replay_size=200, method.alpha=9.0, method.beta=0.01, train.lr=0.15)"
+    assert names == {"ser (published)", "ser (tuned)", "ser (method.alpha=9.0)", rest}
+    assert group_records(records[1:2])[0].name == "ser", "nothing to tell apart"
+    alone = {group.name for group in group_records(records[1:3])}
+    assert alone == {
+        "ser (method.replay_size=200, method.alpha=4.0, method.beta=0.01, method.early=True, train.lr=0.15)",
+        "ser (method.alpha=9.0, method.beta=0.2, train.lr=0.1)",
+    }
 
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:

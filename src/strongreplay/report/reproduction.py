@@ -5,10 +5,10 @@ import io
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from strongreplay.recipes import TUNED, find_recipe
 from strongreplay.recipes.paper import TARGETS
-from strongreplay.records import RunRecord, fingerprint, flatten
+from strongreplay.records import RunRecord, fingerprint
 from strongreplay.report.looks import PRINTED, TITLES
+from strongreplay.report.tables import tuned_fingerprint
 from strongreplay.report.verdict import Cell, Estimate, Rivalry, estimate
 
 COLUMNS = ("cell", "published", "ours", "difference", "verdict", "note")
@@ -139,8 +139,6 @@ def tuned(cell: Cell, records: Sequence[RunRecord]) -> Estimate | None:
     """With the tuned recipe of a cell that was run; in all else the configurations are alike."""
     if not cell.records:
         return None
-    item = cell.item
-    settings = find_recipe(item.stream, item.method, item.memory_size, TUNED).settings
-    wanted = fingerprint(flatten(cell.records[0].config) | settings)
+    item, wanted = cell.item, tuned_fingerprint(cell.records[0].config)
     scores = [r.score(item.setting, item.score) for r in records if fingerprint(r.config) == wanted]
     return estimate([score for score in scores if score is not None])

@@ -5,9 +5,14 @@ them.
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from statistics import mean, stdev
+from typing import Any
 
 from strongreplay import metrics
+from strongreplay.errors import ConfigError
+from strongreplay.recipes import PUBLISHED, TUNED, find_recipe
+from strongreplay.recipes.paper import fingerprints
 from strongreplay.records import RunRecord, fingerprint, flatten, told
 
 
@@ -72,10 +77,7 @@ def rank(group: Group) -> tuple[str, int, float]:
 
 
 def tell_apart(groups: Iterable[Group]) -> list[Group]:
-    """With variants that name the settings in which a configuration differs from its twins, as key=value.
-
-    A setting left at none is not named: it is no value of its own.
-    """
+    """With variants that name the recipe of a configuration, or else the settings in which it differs."""
     twins: dict[tuple[str, str, int | None], list[Group]] = defaultdict(list)
     for group in groups:
         twins[group.stream, group.method, group.memory_size].append(group)
@@ -83,9 +85,38 @@ def tell_apart(groups: Iterable[Group]) -> list[Group]:
 
 
 def name_variants(alike: list[Group]) -> Iterator[Group]:
+    """Settings as key=value, against those the paper used where they are among the twins, else all that vary.
+
+    One left at none is not named, unless it differs from the paper's: it is no value of its own.
+    """
+    if len(alike) == 1:
+        yield replace(alike[0], variant="")
+        return
     flat = [flatten(group.records[0].config) for group in alike]
+    names = [fingerprint(settings) for settings in flat]
+    usual = next((own for own, name in zip(flat, names, strict=True) if name in of_the_paper()), None)
+    recipes = {fingerprint(usual): PUBLISHED, tuned_fingerprint(usual): TUNED} if usual else {}
     keys = [key for key in dict.fromkeys(key for settings in flat for key in settings) if key != "seed"]
     differing = [key for key in keys if any(settings.get(key) != flat[0].get(key) for settings in flat)]
-    for group, own in zip(alike, flat, strict=True):
-        named = [f"{key}={told(own[key])}" for key in differing if own.get(key) is not None]
-        yield replace(group, variant=", ".join(named))
+    for group, own, name in zip(alike, flat, names, strict=True):
+        if usual:
+            differing = [key for key in keys if own.get(key) != usual.get(key)]
+        told_keys = [key for key in differing if usual or own.get(key) is not None]
+        settings = ", ".join(f"{key}={told(own.get(key))}" for key in told_keys)
+        yield replace(group, variant=recipes.get(name, settings))
+
+
+@cache
+def of_the_paper() -> frozenset[str]:
+    """The fingerprints of all configurations that a cell of the paper stands for."""
+    return frozenset(fingerprints().values())
+
+
+def tuned_fingerprint(published: dict[str, Any]) -> str | None:
+    """That of the tuned recipe on top of a published configuration; none where there is no such recipe."""
+    flat = flatten(published)
+    place = flat["stream"], flat["method.name"], flat.get("method.memory_size")
+    try:
+        return fingerprint(flat | find_recipe(*place, TUNED).settings)
+    except ConfigError:
+        return None
