@@ -1,14 +1,19 @@
 """ser reproduce as a person meets it, on cells of embedded data in the place of the paper's."""
 
+import re
 import sys
 from dataclasses import replace
+from multiprocessing import Pipe, get_context
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from strongreplay.cli import main
-from strongreplay.cli.reproduce import choose, config_for, fingerprints_now
+from strongreplay.cli.live import Board
+from strongreplay.cli.reproduce import choose, config_for, fingerprints_now, standing_of
 from strongreplay.errors import ConfigError
+from strongreplay.grid import Job, Worker
 from strongreplay.recipes.paper import Item
 
 QUICK = (("train.epochs", 1),)
@@ -47,7 +52,7 @@ def test_from_nothing_to_a_verdict(
     command = ("reproduce", "table2", "--seeds", "3", "--jobs", "2", "--device", "cpu")
     assert ser(monkeypatch, *command) == 0
     first = capsys.readouterr()
-    assert "3 cells, 6 runs: 0 recorded, 6 to make" in first.err
+    assert "cells 3, runs 6: 0 recorded, 6 to make" in first.err
     assert first.err.count("split-digits er m20 seed") >= 3
     rows = {line.split()[0]: line for line in first.out.splitlines() if line.strip().startswith("table2/")}
     assert "below" in rows[ER.name]
@@ -116,7 +121,7 @@ def test_steps_and_hours_are_estimated(
     assert "hours: training of one seed" in told.err
 
 
-def test_only_takes_one_word_of_every_kind() -> None:
+def test_only_takes_one_word_of_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
     chosen = choose("table2", "p-mnist, r-mnist, SER, m200")
     assert {(item.stream, item.method, item.memory_size) for item in chosen} == {
         ("p-mnist", "ser", 200), ("r-mnist", "ser", 200)
@@ -126,6 +131,30 @@ def test_only_takes_one_word_of_every_kind() -> None:
     with pytest.raises(ConfigError, match="unknown target 'table9'"):
         choose("table9", "")
     assert config_for(chosen[0], 3).seed == 3
+    assert capsys.readouterr().err == ""
+    assert {item.method for item in choose("table2", "p-mnist,sgd,er,m200")} == {"er"}
+    assert capsys.readouterr().err == "--only: nothing of sgd fits the other words; left out\n"
+    with pytest.raises(ConfigError, match="--only sgd,m200: no cell fits all of it"):
+        choose("table2", "sgd,m200")
+
+
+def test_the_live_table_shows_what_is_recorded_beside_what_is_published(
+    paper: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_for(ER, 0)
+    assert standing_of(list(CELLS), config, paper) == ("- / -", "99.00 ± 0.10 (5) / 1.00 ± 0.10 (5)")
+    assert ser(monkeypatch, "reproduce", "table2", "--only", "er", "--seeds", "2", "--device", "cpu") == 0
+    so_far, _ = standing_of(list(CELLS), config, Path("results"))
+    assert re.fullmatch(r"\d\d\.\d\d ± \d+\.\d\d \(2\) / \d\d\.\d\d ± \d+\.\d\d \(2\)", so_far)
+    board = Board([config], lambda config: standing_of(list(CELLS), config, Path("results")))
+    with Pipe()[0] as link:
+        job = Job(config, Worker(get_context("spawn").Process(), link), done=50, total=200)
+        console = Console(width=150)
+        with console.capture() as shown:
+            console.print(board.table([job]))
+    assert re.search(
+        rf"split-digits er m20 seed 0 +25 % +50 of 200 +{re.escape(so_far)} +99\.00", shown.get()
+    )
 
 
 def test_the_readme_of_this_folder_is_renewed_or_the_fault_named(

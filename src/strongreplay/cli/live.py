@@ -1,11 +1,12 @@
 """What a person sees while many runs are made: a table of those under way, a bar and the time left."""
 
 import time
+from collections.abc import Callable
 from types import TracebackType
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from strongreplay.cli.progress import LINE_SECONDS, StopRequest
@@ -14,23 +15,26 @@ from strongreplay.estimate import num_steps
 from strongreplay.grid import Job, name_of
 from strongreplay.methods import METHODS
 
+Standing = Callable[[RunConfig], tuple[str, str]]  # of a run's cells: recorded so far, and published
+
 
 class Board:
-    """Lines for runs that ended, above a live part: the running ones, a bar over all, the time left."""
+    """Lines for runs that ended, above a live table of the running ones, a bar over all and the time left."""
 
-    def __init__(self, configs: list[RunConfig]) -> None:
+    def __init__(self, configs: list[RunConfig], standing: Standing) -> None:
         self.console, self.stop = Console(stderr=True), StopRequest()
+        self.standing, self.known = standing, dict[int, tuple[str, str]]()
         self.weights = {id(config): weight(config) for config in configs}
         self.total, self.done = sum(self.weights.values()), 0.0
         self.began, self.next_line = time.monotonic(), time.monotonic() + LINE_SECONDS
         columns = (
             TextColumn("all runs"),
             BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[left]}"),
+            TextColumn("{task.fields[runs]}, {task.fields[left]}"),
         )
         self.progress = Progress(*columns, console=self.console)
-        self.bar = self.progress.add_task("all runs", total=len(configs), left="")
+        self.bar = self.progress.add_task("all runs", total=self.total, runs="", left="")
+        self.num_ended = 0
         self.live = Live(console=self.console, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> "Board":
@@ -49,16 +53,24 @@ class Board:
 
     def tick(self, running: list[Job]) -> None:
         share = self.done + sum(self.weights[id(job.config)] * part(job) for job in running)
-        self.progress.update(self.bar, left=self.time_left(share))
-        table = Table.grid(padding=(0, 2))
-        for job in running:
-            where = f"step {job.done:,} of {job.total:,}" if job.total else "starting"
-            table.add_row(name_of(job.config), f"{100 * part(job):3.0f} %", where)
-        self.live.update(Group(table, self.progress))
+        runs = f"{self.num_ended} of {len(self.weights)}"
+        self.progress.update(self.bar, completed=share, runs=runs, left=self.time_left(share))
+        self.live.update(Group(self.table(running), self.progress))
         if not self.console.is_terminal and time.monotonic() >= self.next_line:
             self.next_line = time.monotonic() + LINE_SECONDS
             told = ", ".join(f"{name_of(job.config)} {100 * part(job):.0f} %" for job in running)
             self.say(f"{told}; {self.time_left(share)}")
+
+    def table(self, running: list[Job]) -> Table:
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for heading in ("running", "", "step", "recorded so far", "published"):
+            table.add_column(heading, no_wrap=True, justify="right" if not heading else "left")
+        for job in running:
+            where = f"{job.done:,} of {job.total:,}" if job.total else "starting"
+            if id(job.config) not in self.known:
+                self.known[id(job.config)] = self.standing(job.config)
+            table.add_row(name_of(job.config), f"{100 * part(job):.0f} %", where, *self.known[id(job.config)])
+        return table
 
     def time_left(self, share: float) -> str:
         """From the work done since the start; work is steps times what a method's step costs."""
@@ -73,9 +85,10 @@ class Board:
     def ended(self, job: Job) -> None:
         assert job.ended
         how, what = job.ended
+        self.known.clear()  # another seed of the same cell may have ended
         if how != "stopped":
             self.done += self.weights[id(job.config)]
-            self.progress.advance(self.bar)
+            self.num_ended += 1
         self.say(f"{name_of(job.config)}: {'failed: ' if how == 'failed' else ''}{what}")
 
     def say(self, text: str) -> None:

@@ -228,7 +228,13 @@ def choose(target: str | None, only: str) -> list[Item]:
             known = sorted({of(item) for item in chosen for of in kinds[:4]} - {""})
             raise unknown("word in --only", word, known, "See: ser reproduce list")
         wanted.setdefault(kind, set()).add(word)
-    return [item for item in chosen if all(kinds[kind](item) in words for kind, words in wanted.items())]
+    found = [item for item in chosen if all(kinds[kind](item) in words for kind, words in wanted.items())]
+    for kind, words in wanted.items():
+        for word in sorted(words - {kinds[kind](item) for item in found}):
+            typer.echo(f"--only: nothing of {word} fits the other words; left out", err=True)
+    if not found:
+        raise ConfigError(f"--only {only}: no cell fits all of it; leave a word out. See: ser reproduce list")
+    return found
 
 
 def config_for(item: Item, seed: int) -> "RunConfig":
@@ -283,9 +289,13 @@ def run_cells(
         typer.echo(problem, err=True)
     there = len(configs) - len(absent)
     typer.echo(
-        f"{len(runnable)} cells, {len(configs)} runs: {there} recorded, {len(absent)} to make", err=True
+        f"cells {len(runnable)}, runs {len(configs)}: {there} recorded, {len(absent)} to make", err=True
     )
-    board = Board(absent)
+
+    def standing(config: "RunConfig") -> tuple[str, str]:
+        return standing_of([i for i in runnable if i.stream == config.stream], config, session.out)
+
+    board = Board(absent, standing)
     failed = stopped = 0
     with board:
         for job in Grid(absent, session, jobs, threads).go(board.wants_stop, board.tick):
@@ -301,6 +311,19 @@ def run_cells(
     if failed:
         typer.echo(f"error: {failed} of {len(absent)} runs failed; see above", err=True)
         raise typer.Exit(1)
+
+
+def standing_of(chosen: list[Item], config: "RunConfig", out: Path) -> tuple[str, str]:
+    """Of the cells that a run counts for, such as Class-IL / Task-IL: recorded so far, and published."""
+    from strongreplay.records import fingerprint, read_folder, record_path
+    from strongreplay.report.reproduction import texts
+    from strongreplay.report.verdict import judge_all
+
+    held = config.to_dict()
+    own = [item for item in chosen if item.fingerprint == fingerprint(held)]
+    folder = record_path(out, held).parent
+    rows = [texts(cell) for cell in judge_all(own, read_folder([folder])[0] if folder.exists() else [])]
+    return " / ".join(row[2] for row in rows), " / ".join(row[1] for row in rows)
 
 
 def verdict_table(cells: "list[Cell]") -> "Table":
