@@ -152,6 +152,9 @@ def test_the_live_table_shows_what_is_recorded_beside_what_is_published(
         console = Console(width=150)
         with console.capture() as shown:
             console.print(board.table([job]))
+        board.tick([job])  # a kept state had 50 of its 200 steps
+        job.done, board.began = 100, board.began - 60
+        board.tick([job])
     assert re.search(
         rf"split-digits er m20 seed 0 +25 % +50 of 200 +{re.escape(so_far)} +99\.00", shown.get()
     )

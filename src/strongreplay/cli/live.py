@@ -34,7 +34,7 @@ class Board:
         )
         self.progress = Progress(*columns, console=self.console)
         self.bar = self.progress.add_task("all runs", total=self.total, runs="", left="")
-        self.num_ended = 0
+        self.num_ended, self.found = 0, dict[int, float]()  # work that kept states began with
         self.live = Live(console=self.console, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> "Board":
@@ -52,6 +52,9 @@ class Board:
         return self.stop.asked is not None
 
     def tick(self, running: list[Job]) -> None:
+        for job in running:
+            if job.total:
+                self.found.setdefault(id(job.config), self.weights[id(job.config)] * part(job))
         share = self.done + sum(self.weights[id(job.config)] * part(job) for job in running)
         runs = f"{self.num_ended} of {len(self.weights)}"
         self.progress.update(self.bar, completed=share, runs=runs, left=self.time_left(share))
@@ -74,10 +77,10 @@ class Board:
 
     def time_left(self, share: float) -> str:
         """From the work done since the start; work is steps times what a method's step costs."""
-        spent = time.monotonic() - self.began
-        if share <= 0 or spent < 5:
+        spent, done_here = time.monotonic() - self.began, share - sum(self.found.values())
+        if done_here <= 0 or spent < 5:
             return "time left: not known yet"
-        seconds = spent * (self.total - share) / share
+        seconds = spent * (self.total - share) / done_here
         return (
             f"about {seconds / 3600:.1f} h left" if seconds > 5400 else f"about {seconds / 60:.0f} min left"
         )
