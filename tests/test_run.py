@@ -54,7 +54,7 @@ def test_a_record_holds_everything() -> None:
         assert record.measured["phases"][phase]["seconds"] > 0
         assert record.measured["phases"][phase]["peak_memory_bytes"] > 1e6
     assert record.measured["versions"].keys() >= {"strongreplay", "python", "torch", "numpy"}
-    assert record.measured["hardware"].keys() >= {"processor", "cores", "threads", "device"}
+    assert record.measured["hardware"].keys() >= {"processor", "instructions", "cores", "threads", "device"}
     assert record.config["seed"] == 0
     json.loads(record.to_json())
 

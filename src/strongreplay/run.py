@@ -200,6 +200,7 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
         "hardware": {
             "system": f"{platform.system()} {platform.machine()}",
             "processor": processor_name(),
+            "instructions": torch.backends.cpu.get_cpu_capability(),  # another set rounds differently
             "cores": os.cpu_count(),
             "threads": torch.get_num_threads(),
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
