@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from itertools import product
@@ -13,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
 from strongreplay import resolve
 from strongreplay.cli import main
 from strongreplay.recipes.paper import items
 from strongreplay.records import RunRecord, write_record
+from strongreplay.report.gallery import KINDS, Plan
 from strongreplay.report.memory_grid import MOST_IMAGES, Contents, arrange, checkpoints, draw, grid_of
-from strongreplay.report.page import Found, build, clip, collect
+from strongreplay.report.page import MOST_FIGURES, Found, affordable, build, clip, collect
 
 EVIL = "<script>alert('x')</script>&\"'><img src=x onerror=alert(1)>"
 NOW = datetime(2030, 1, 2, 3, 4, tzinfo=UTC)
@@ -75,6 +78,19 @@ def ser(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes longest, and is looked at elsewhere."""
     monkeypatch.setattr("strongreplay.report.page.MOST_FIGURES", 0)
+
+
+def test_of_many_figures_some_of_every_kind_and_stream_are_shown() -> None:
+    """Not only the first kind, as with many streams there is enough of it to fill the page."""
+    about = [f"{stream}, net, memory {size}" for stream in "abcdef" for size in range(8)]
+    plans = [Plan(kind, what, "", 2, Figure) for kind in KINDS for what in about]
+    chosen = affordable(plans, 2 * 3 * len(KINDS))
+    assert Counter(plan.kind for plan in chosen) == dict.fromkeys(KINDS, 3)
+    assert {plan.about for plan in chosen} == {about[0], about[8], about[16]}
+    assert chosen == [plan for plan in plans if plan in chosen]
+    assert len(affordable(plans, 9999)) == MOST_FIGURES
+    large = [Plan("matrices", "a", "", 2, Figure, weight=40), Plan("matrices", "b", "", 2, Figure)]
+    assert affordable(large, 50) == large[1:], "what does not fit makes room"
 
 
 class Reader(HTMLParser):

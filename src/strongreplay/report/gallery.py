@@ -54,6 +54,10 @@ class Plan:
         return self.lines * self.weight
 
     @property
+    def stream(self) -> str:
+        return self.about.split(",")[0]
+
+    @property
     def title(self) -> str:
         return KINDS[self.kind] + (f": {self.about}" if self.about else "")
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from strongreplay.report.gallery import Plan
 
 MOST_BYTES = 1_950_000  # of the page
-MOST_FIGURES, MOST_FIGURE_BYTES = 20, 700_000
+MOST_FIGURES, MOST_FIGURE_BYTES = 24, 700_000
 MOST_WORK, MANY = 320, 2000  # lines in all figures, a sixteenth with many records: drawing takes longest
 MOST_LINES = 40  # in one figure; more could not be told apart
 MOST_GRIDS, MOST_GRID_BYTES = 12, 500_000
@@ -315,12 +315,24 @@ def width_of(svg: str) -> int:
 
 
 def affordable(plans: "list[Plan]", most: int) -> "list[Plan]":
+    """Some of every kind, and of each kind some of every stream, as far as there is room."""
+    turns = in_turns(in_turns(plans, lambda plan: (plan.kind, plan.stream)), lambda plan: plan.kind)
     chosen: list[Plan] = []
-    for plan in plans:
+    for plan in turns:
         fits = plan.lines <= MOST_LINES and sum(p.cost for p in chosen) + plan.cost <= most
         if len(chosen) < MOST_FIGURES and fits:
             chosen.append(plan)
-    return chosen
+    return [plan for plan in plans if plan in chosen]
+
+
+def in_turns(plans: "list[Plan]", key: "Callable[[Plan], object]") -> "list[Plan]":
+    """The first of each key, then the second of each, and so on."""
+    seen: Counter[object] = Counter()
+    numbered = []
+    for plan in plans:
+        numbered.append((seen[key(plan)], plan))
+        seen[key(plan)] += 1
+    return [plan for _, plan in sorted(numbered, key=lambda pair: pair[0])]
 
 
 def memory_grids(groups: list[Group], found: Found, tell: Tell) -> dict[str, Any]:
