@@ -214,6 +214,9 @@ def test_memory_has_a_line_for_two_sizes_and_dots_across_without() -> None:
     assert [list(np.asarray(er.get_data()[0])), sgd.get_linestyle()] == [[200, 500], ":"]
     assert "ER, memory 500: 85.00 % (n = 1)" in titles_of(figure)
     assert not memory_figure(group_records([make("ser"), make("sgd", memory=None)])).axes
+    small, large, *_ = group_records(records[:2])
+    named = [replace(small, variant="published"), large]  # as it is where another variant is beside it
+    assert legend_of(memory_figure(named)) == ["ER"]
 
 
 def test_time_is_on_a_log_axis_and_what_was_not_timed_is_left_out() -> None:

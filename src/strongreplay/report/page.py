@@ -17,7 +17,7 @@ from strongreplay.recipes.paper import TARGETS, Item, items
 from strongreplay.records import RunRecord, find_files, flatten, read_folder, told
 from strongreplay.report.looks import TITLES, net_of, score_of, settings_of
 from strongreplay.report.memory_grid import Grid, grid_of
-from strongreplay.report.tables import Group, Summary, group_records, summarise
+from strongreplay.report.tables import Group, Summary, group_records, rank, summarise, tell_apart
 from strongreplay.report.verdict import CONFIDENCE, FEWEST, VERDICTS, Cell, Rivalry, compare, judge_all
 
 if TYPE_CHECKING:
@@ -205,7 +205,8 @@ def own_tables(groups: list[Group]) -> list[dict[str, Any]]:
     tables: dict[tuple[str, int | None, str], list[Group]] = {}
     for group in groups:
         tables.setdefault((group.stream, group.memory_size, net_of(group)), []).append(group)
-    return [own_table(*key, own) for key, own in tables.items()]
+    # Between these rows, what tells the tables apart need not be said again.
+    return [own_table(*key, sorted(tell_apart(own), key=rank)) for key, own in tables.items()]
 
 
 def own_table(stream: str, size: int | None, net: str, groups: list[Group]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
+from strongreplay.recipes import PUBLISHED
 from strongreplay.report.hover import say
 from strongreplay.report.looks import (
     TITLES,
@@ -99,7 +100,9 @@ def lines_of(groups: list[Group], setting: str) -> list[list[tuple[Group, Summar
     for group in sorted(groups, key=lambda g: g.memory_size or 0):
         score = score_of(group, setting, "average_accuracy")
         if group.memory_size and score:  # an empty memory has no place on a log axis
-            lines[group.method, group.variant].append((group, score))
+            # Of two sizes one may have nothing to be told apart from, and then no name.
+            variant = "" if group.variant == PUBLISHED else group.variant
+            lines[group.method, variant].append((group, score))
     return sorted((line for line in lines.values() if len(line) > 1), key=lambda line: -line[-1][1].mean)
 
 
