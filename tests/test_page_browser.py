@@ -172,7 +172,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     found.problems.append(EVIL)
     path = tmp_path_factory.mktemp("page") / "report.html"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(page, "MOST_FIGURES", 3)  # each takes time to draw
+        patch.setattr(page, "MOST_FIGURES", 5)  # each takes time to draw; the fifth is the narrowest
         path.write_text(page.build(found), encoding="utf-8")
     return path.as_uri()
 
@@ -272,6 +272,13 @@ def test_a_mark_tells_its_value_under_the_pointer_and_by_key(browser: Browser) -
     browser.key("ArrowRight", 39)
     assert browser.run(f"{tip}.textContent") == told
     assert browser.run("document.querySelectorAll('figure svg title').length") == 0
+
+
+def test_no_figure_is_cut_on_a_wide_screen(browser: Browser) -> None:
+    browser.size(1280, 800)
+    plots = "[...document.querySelectorAll('figure .plot')]"
+    assert browser.run(f"{plots}.length") > 0
+    assert browser.run(f"{plots}.filter((plot) => plot.scrollWidth > plot.clientWidth).length") == 0
 
 
 def test_it_fits_a_phone(browser: Browser) -> None:
