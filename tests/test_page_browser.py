@@ -287,6 +287,10 @@ def test_it_fits_a_phone(browser: Browser) -> None:
     browser.run("document.querySelectorAll('details').forEach((entry) => { entry.open = true; })")
     assert browser.run("document.documentElement.scrollWidth") == 375
     assert browser.run("document.querySelector('#cells').scrollWidth") > 375  # it scrolls in its own box
+    fits = "(field) => field.getBoundingClientRect().right <= field.parentNode.getBoundingClientRect().right"
+    for width in (320, 375, 500):
+        browser.size(width, 800)
+        assert browser.run(f"[...document.querySelectorAll('#filters select')].every({fits})"), width
 
 
 def test_dark_changes_the_colours_and_print_leaves_out_the_tools(browser: Browser) -> None:
