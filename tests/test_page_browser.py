@@ -8,6 +8,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -272,6 +273,15 @@ def test_a_mark_tells_its_value_under_the_pointer_and_by_key(browser: Browser) -
     browser.key("ArrowRight", 39)
     assert browser.run(f"{tip}.textContent") == told
     assert browser.run("document.querySelectorAll('figure svg title').length") == 0
+
+
+def test_a_page_of_ones_own_runs_shows_no_cell_until_asked(browser: Browser, tmp_path: Path) -> None:
+    own = make_record({"stream": "mine", "seed": 0, "method": {"name": "er"}}, 50.0)
+    (tmp_path / "own.html").write_text(page.build(page.Found([own])), encoding="utf-8")
+    browser.open((tmp_path / "own.html").as_uri())
+    assert browser.run(f"{SHOWN}.length") == 0
+    browser.click("#filters [name=all]")
+    assert browser.run(f"{SHOWN}.length") == 396
 
 
 def test_no_figure_is_cut_on_a_wide_screen(browser: Browser) -> None:

@@ -12,7 +12,7 @@ from strongreplay.config import resolve
 from strongreplay.recipes import PUBLISHED, TUNED
 from strongreplay.recipes.paper import METHODS, NOTES, TARGETS, Item, fingerprints, items
 from strongreplay.records import RunRecord, fingerprint
-from strongreplay.report.markdown import renew
+from strongreplay.report.markdown import renew, seconds_of
 from strongreplay.report.reproduction import (
     BEGIN,
     END,
@@ -22,6 +22,7 @@ from strongreplay.report.reproduction import (
     texts,
     tuned,
 )
+from strongreplay.report.tables import group_records
 from strongreplay.report.verdict import Cell, Estimate, compare, estimate, judge, judge_all
 
 SER = next(item for item in items() if item.name == "table2/p-mnist/m200/ser/domain-il")
@@ -210,3 +211,15 @@ def test_tables_in_markdown_are_renewed_between_their_marks() -> None:
     assert renew(renewed, records) == renewed
     assert "Not run yet." in renew(text, [])
     assert renew("no marks", records) == "no marks"
+
+
+def test_the_seconds_of_a_row_are_the_median_so_that_a_pause_does_not_count() -> None:
+    times = [10.0, 12.0, 2000.0]
+    records = [make_record(SER, seed, 80.0) for seed in range(3)]
+    timed = [
+        replace(r, measured={"phases": {"train": {"seconds": s}}})
+        for r, s in zip(records, times, strict=True)
+    ]
+    (group,) = group_records(timed)
+    assert seconds_of(group) == "12"
+    assert seconds_of(group_records(records)[0]) == "-"

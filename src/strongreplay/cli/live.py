@@ -34,7 +34,7 @@ class Board:
         )
         self.progress = Progress(*columns, console=self.console)
         self.bar = self.progress.add_task("all runs", total=self.total, runs="", left="")
-        self.num_ended, self.found = 0, dict[int, float]()  # work that kept states began with
+        self.num_ended, self.begun_with = 0, dict[int, float]()  # work that kept states began with
         self.live = Live(console=self.console, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> "Board":
@@ -54,7 +54,7 @@ class Board:
     def tick(self, running: list[Job]) -> None:
         for job in running:
             if job.total:
-                self.found.setdefault(id(job.config), self.weights[id(job.config)] * part(job))
+                self.begun_with.setdefault(id(job.config), self.weights[id(job.config)] * part(job))
         share = self.done + sum(self.weights[id(job.config)] * part(job) for job in running)
         runs = f"{self.num_ended} of {len(self.weights)}"
         self.progress.update(self.bar, completed=share, runs=runs, left=self.time_left(share))
@@ -77,7 +77,7 @@ class Board:
 
     def time_left(self, share: float) -> str:
         """From the work done since the start; work is steps times what a method's step costs."""
-        spent, done_here = time.monotonic() - self.began, share - sum(self.found.values())
+        spent, done_here = time.monotonic() - self.began, share - sum(self.begun_with.values())
         if done_here <= 0 or spent < 5:
             return "time left: not known yet"
         seconds = spent * (self.total - share) / done_here

@@ -100,9 +100,10 @@ def name_variants(alike: list[Group]) -> Iterator[Group]:
     differing = [key for key in keys if any(settings.get(key) != flat[0].get(key) for settings in flat)]
     for group, own, name in zip(alike, flat, names, strict=True):
         if usual:
-            differing = [key for key in keys if own.get(key) != usual.get(key)]
-        told_keys = [key for key in differing if usual or own.get(key) is not None]
-        settings = ", ".join(f"{key}={told(own.get(key))}" for key in told_keys)
+            named = [key for key in keys if own.get(key) != usual.get(key)]
+        else:
+            named = [key for key in differing if own.get(key) is not None]
+        settings = ", ".join(f"{key}={told(own.get(key))}" for key in named)
         yield replace(group, variant=recipes.get(name, settings))
 
 
