@@ -258,7 +258,7 @@ def test_the_recipe_that_is_mutated_below_is_whole(monkeypatch: pytest.MonkeyPat
     assert table is not None
     assert table["streams"] == ["one", "two"]
     tuned = {"er": {"source": "a search", "method": {"beta": 9}}}
-    tables = {"published": {"one": table}, "tuned": {"one": tuned}}
+    tables: dict[str, dict[str, Any]] = {"published": {"one": table}, "tuned": {"one": tuned}, "cpu": {}}
     monkeypatch.setattr(recipes, "read_recipes", lambda name="published": tables[name])
     recipe = find_recipe("one", "er", 500)
     assert recipe.settings == {"train.lr": 0.2, "train.milestones": [3, 4], "method.alpha": 3.0}

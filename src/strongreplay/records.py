@@ -48,6 +48,11 @@ class RunRecord:
         """The settings it has accuracies for, such as ["class-il", "task-il"]."""
         return list(self.results["accuracy"])
 
+    @property
+    def protocol(self) -> str:
+        """cpu or full. The source of its recipe says so, which no setting of a run can change."""
+        return "cpu" if str(self.measured.get("recipe", "")).startswith("cpu protocol") else "full"
+
     def matrix(self, setting: str) -> list[list[float | None]]:
         rows: list[list[float | None]] = self.results["accuracy"][setting]["matrix"]
         return rows

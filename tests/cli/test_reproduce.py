@@ -31,10 +31,10 @@ CELLS = (ER, TASK, SGD, DASH)
 @pytest.fixture
 def paper(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A paper of four cells, and a folder to work in."""
-    monkeypatch.setattr("strongreplay.cli.reproduce.items", lambda: CELLS)
-    monkeypatch.setattr("strongreplay.recipes.paper.items", lambda: CELLS)
+    monkeypatch.setattr("strongreplay.cli.reproduce.items", lambda protocol="full": CELLS)
+    monkeypatch.setattr("strongreplay.recipes.paper.items", lambda protocol="full": CELLS)
     known = fingerprints_now()
-    monkeypatch.setattr("strongreplay.recipes.paper.fingerprints", lambda: known)
+    monkeypatch.setattr("strongreplay.recipes.paper.fingerprints", lambda protocol="full": known)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -94,7 +94,7 @@ def test_a_failing_run_is_told_by_the_exit_code(
     paper: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wild = replace(SGD, settings=(*QUICK, ("train.lr", 1e30)))
-    monkeypatch.setattr("strongreplay.cli.reproduce.items", lambda: (wild, SGD))
+    monkeypatch.setattr("strongreplay.cli.reproduce.items", lambda protocol="full": (wild, SGD))
     assert ser(monkeypatch, "reproduce", "table2", "--seeds", "1", "--threads", "1", "--device", "cpu") == 1
     told = capsys.readouterr().err
     assert "failed: split-digits sgd seed 0 stopped at" in told

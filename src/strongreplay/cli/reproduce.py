@@ -1,6 +1,7 @@
 """ser reproduce: the paper's tables and figures as runs to be made, with a verdict for every cell."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,8 +9,10 @@ import typer
 
 from strongreplay.cli.data import data_folder
 from strongreplay.cli.show import open_console
+from strongreplay.cli.train import Protocol
 from strongreplay.errors import ConfigError, DataError, unknown
-from strongreplay.recipes.paper import METHODS, TARGETS, Item, items
+from strongreplay.recipes import recipe_of
+from strongreplay.recipes.paper import FINGERPRINTS, METHODS, TARGETS, Item, items
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -39,6 +42,7 @@ Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of the records.")
 def list_command(
     target: Annotated[str | None, typer.Argument(help=f"{', '.join(TARGETS)}; all if left out.")] = None,
     only: Only = "",
+    protocol: Protocol = "full",
     out: Out = RESULTS,
     quick: Annotated[bool, typer.Option("--quick", help="Without steps and hours; needs no torch.")] = False,
 ) -> None:
@@ -47,13 +51,14 @@ def list_command(
     from strongreplay.recipes import find_recipe
     from strongreplay.records import told
 
-    chosen = choose(target, only)
+    chosen = choose(target, only, protocol)
     costs = {} if quick else estimates(chosen)
     rows = []
     for cell in judged(chosen, out):
         item = cell.item
         shown = "-" if item.mean is None else f"{item.mean:.2f}"
-        recipe = find_recipe(item.stream, item.method, item.memory_size) if item.is_runnable else None
+        place = item.stream, item.method, item.memory_size, recipe_of(protocol)
+        recipe = find_recipe(*place) if item.is_runnable else None
         settings = dict(recipe.settings if recipe else {}, **dict(item.settings))
         rows.append(
             (
@@ -106,12 +111,13 @@ def make_run_command(target: str) -> Callable[..., None]:
         ] = None,
         device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps ...")] = "auto",
         threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of a run.")] = None,
+        protocol: Protocol = "full",
     ) -> None:
         from strongreplay.cli.train import parse_seeds
         from strongreplay.grid import Session
         from strongreplay.run import find_device
 
-        chosen = choose(target, only)
+        chosen = choose(target, only, protocol)
         session = Session(out, data_folder(data), str(find_device(device)))
         run_cells(chosen, parse_seeds(seeds), session, jobs, threads)
 
@@ -211,11 +217,12 @@ def tell_problems(problems: list[str]) -> None:
         typer.echo(f"passed over {problem}", err=True)
 
 
-def choose(target: str | None, only: str) -> list[Item]:
+def choose(target: str | None, only: str, protocol: str = "full") -> list[Item]:
     """The cells of a target that match at least one word of every kind given."""
+    recipe_of(protocol)  # says so if there is none of that name
     if target is not None and target not in TARGETS:
         raise unknown("target", target, TARGETS, "")
-    chosen = [item for item in items() if target in (None, item.target)]
+    chosen = [item for item in items(protocol) if target in (None, item.target)]
     kinds: list[Callable[[Item], str]] = [
         lambda item: item.stream, lambda item: item.method, lambda item: item.setting,
         lambda item: "" if item.memory_size is None else f"m{item.memory_size}", lambda item: item.name,
@@ -240,7 +247,8 @@ def choose(target: str | None, only: str) -> list[Item]:
 def config_for(item: Item, seed: int) -> "RunConfig":
     from strongreplay.config import resolve
 
-    return resolve(item.stream, item.method, item.memory_size, seed, dict(item.settings))
+    recipe = recipe_of(item.protocol)
+    return resolve(item.stream, item.method, item.memory_size, seed, dict(item.settings), recipe)
 
 
 @app.command("refresh", hidden=True)
@@ -251,19 +259,20 @@ def refresh_command() -> None:
     from strongreplay import recipes
     from strongreplay.records import write_text
 
-    path = Path(recipes.__file__).parent / "published" / "fingerprints.json"
-    write_text(path, json.dumps(fingerprints_now(), indent=1) + "\n")
-    typer.echo(f"{path}: renewed")
+    for protocol, name in FINGERPRINTS.items():
+        path = Path(recipes.__file__).parent / "published" / name
+        write_text(path, json.dumps(fingerprints_now(protocol), indent=1) + "\n")
+        typer.echo(f"{path}: renewed")
 
 
-def fingerprints_now() -> dict[str, str]:
+def fingerprints_now(protocol: str = "full") -> dict[str, str]:
     """As `recipes.paper.fingerprints` has them, from the configurations themselves."""
     from strongreplay.records import fingerprint
 
     found = {}
     for item in items():
         try:
-            found[item.name] = fingerprint(config_for(item, 0).to_dict())
+            found[item.name] = fingerprint(config_for(replace(item, protocol=protocol), 0).to_dict())
         except ConfigError:
             continue  # what cannot be run has no record
     return found

@@ -8,12 +8,18 @@ import typer
 
 from strongreplay.cli.data import data_folder
 from strongreplay.errors import ConfigError
+from strongreplay.recipes import recipe_of
 
 if TYPE_CHECKING:
     from strongreplay.cli.progress import StopRequest
     from strongreplay.config import RunConfig
     from strongreplay.grid import Session
     from strongreplay.records import RunRecord
+
+Protocol = Annotated[
+    str,
+    typer.Option(help="full: as published; cpu: smaller, for machines without a GPU, never mixed with full."),
+]
 
 
 def run_command(
@@ -31,6 +37,7 @@ def run_command(
     recipe: Annotated[
         str, typer.Option(help="published, or tuned where there is one; see: ser list recipes")
     ] = "published",
+    protocol: Protocol = "full",
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for records and the picture.")] = Path(
         "runs"
     ),
@@ -75,7 +82,7 @@ def run_command(
     if checkpoint_every:
         Every.parse(checkpoint_every)
     place = str(find_device(device))
-    configs = plan(stream, names, memory, numbers, parse_settings(settings), recipe)
+    configs = plan(stream, names, memory, numbers, parse_settings(settings), recipe_of(protocol, recipe))
     run_to_the_end(configs, Session(out, data_folder(data), place, checkpoint_every, keep_state))
 
 

@@ -4,6 +4,9 @@ torch.
 A file names its streams; `[train]` holds for every method on them, `[method]` for one, `[method.200]` for
 one memory size. Keys are those of a run: `train.lr`, `method.alpha`, `net.width`. `source` says where the
 values come from. A file with `recipe = "tuned"` has settings of our own, on top of the published ones.
+
+A protocol is a recipe for whole tables: `full` is the published one, `cpu` (files with `recipe = "cpu"`) is
+small enough for a machine without a GPU. Its `[every]` holds for all methods, on top of the published values.
 """
 
 import re
@@ -13,10 +16,11 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from strongreplay.errors import ConfigError
+from strongreplay.errors import ConfigError, unknown
 from strongreplay.records import flatten
 
-PUBLISHED, TUNED = "published", "tuned"
+PUBLISHED, TUNED, CPU = "published", "tuned", "cpu"
+PROTOCOLS = ("full", CPU)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,8 @@ def parse_recipe(text: str, where: str) -> dict[str, Any]:
             _check_settings(held, f"{where}: [train]")
         elif section in ("source", "recipe"):
             _check_text(held, section, where)
+        elif section == "every":
+            _check_section(held, f"{where}: [every]", has_sizes=False)
         elif section != "streams":
             _check_section(held, f"{where}: [{section}]")
     return table
@@ -101,30 +107,41 @@ def read_recipes(name: str = PUBLISHED) -> dict[str, dict[str, Any]]:
 def find_recipe(stream: str, method: str, memory_size: int | None = None, name: str = PUBLISHED) -> Recipe:
     """The settings of a name; for a memory size that has none, those of the nearest that has."""
     table = read_recipes(name).get(stream, {})
-    common = {f"train.{key}": value for key, value in table.get("train", {}).items()}
-    own = table.get(method)
+    own, every = table.get(method), table.get("every")
+    settings = {f"train.{key}": value for key, value in table.get("train", {}).items()} | flatten(every or {})
+    source, size = table.get("source", ""), None
     if name != PUBLISHED:
-        if own is None:
+        if own is None and every is None:
             raise _no_recipe(name, stream, method)
-        common = find_recipe(stream, method, memory_size).settings | common
-    if own is None:
-        return Recipe(stream, method, None, common)
-    settings = common | flatten({key: value for key, value in own.items() if not key.isdigit()})
-    sizes = sorted(int(key) for key in own if key.isdigit())
-    nearest = None
-    if sizes:
-        nearest = min(
-            sizes, key=lambda size: abs(size - (memory_size if memory_size is not None else sizes[0]))
-        )
-        settings |= flatten(own[str(nearest)])
-    source = settings.pop("source", table.get("source", ""))
-    if nearest is not None and memory_size is not None and nearest != memory_size:
-        source += f"; {name} for memory {nearest}"
-    return Recipe(stream, method, nearest, settings, source, name)
+        below = find_recipe(stream, method, memory_size)
+        settings, size = below.settings | settings, below.memory_size
+        source += f"; else: {below.source}" if every else ""
+    elif own is None:
+        return Recipe(stream, method, None, settings)
+    own = own or {}
+    settings |= flatten({key: value for key, value in own.items() if not key.isdigit()})
+    if sizes := sorted(int(key) for key in own if key.isdigit()):
+        size = min(sizes, key=lambda size: abs(size - (sizes[0] if memory_size is None else memory_size)))
+        settings |= flatten(own[str(size)])
+    source = settings.pop("source", source)
+    if sizes and memory_size is not None and size != memory_size:
+        source += f"; {name} for memory {size}"
+    return Recipe(stream, method, size, settings, source, name)
+
+
+def recipe_of(protocol: str, recipe: str = PUBLISHED) -> str:
+    """The name of the recipe that a protocol stands for."""
+    if protocol not in PROTOCOLS:
+        raise unknown("protocol", protocol, PROTOCOLS, "")
+    if protocol == CPU and recipe != PUBLISHED:
+        raise ConfigError(f"--protocol cpu has its own recipe, got --recipe {recipe}; leave one of them out")
+    return CPU if protocol == CPU else recipe
 
 
 def _no_recipe(name: str, stream: str, method: str) -> ConfigError:
-    there = [f"{r.stream} {r.method}" for r in all_recipes() if r.name == name]
+    tables = read_recipes(name)
+    whole = [stream for stream, table in tables.items() if "every" in table]
+    there = whole or [f"{r.stream} {r.method}" for r in all_recipes() if r.name == name]
     known = f"there is one for {', '.join(dict.fromkeys(there))}" if there else "see: ser list recipes"
     return ConfigError(f"no recipe '{name}' for {stream} {method}; {known}")
 
@@ -132,10 +149,11 @@ def _no_recipe(name: str, stream: str, method: str) -> ConfigError:
 def all_recipes() -> list[Recipe]:
     """Every combination there is, for a list."""
     found = []
-    for name in (PUBLISHED, TUNED):
+    for name in (PUBLISHED, TUNED, CPU):
         for stream, table in read_recipes(name).items():
-            for method, own in table.items():
-                if isinstance(own, dict) and method != "train":
+            methods = (read_recipes().get(stream, {}) if "every" in table else {}) | table
+            for method, own in methods.items():
+                if isinstance(own, dict) and method not in ("train", "every"):
                     sizes = [int(key) for key in own if key.isdigit()]
                     found += [find_recipe(stream, method, size, name) for size in sizes or (None,)]
     return found

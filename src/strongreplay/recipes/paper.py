@@ -10,7 +10,7 @@ given. No torch in here.
 import csv
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -38,6 +38,7 @@ ABLATIONS = {
     ("current", "replay", "forward"): "forward",
     ("current", "replay", "backward", "forward"): "ser",
 }
+FINGERPRINTS = {"full": "fingerprints.json", "cpu": "fingerprints-cpu.json"}
 # Where the paper contradicts itself.
 NOTES = {
     "table2/seq-cifar10/m200/ser/task-il": "94.51 here, 95.51 in Table 4",
@@ -70,22 +71,26 @@ class Item:
     settings: tuple[tuple[str, Any], ...] = ()  # on top of the recipe
     why_none: str = ""
     note: str = ""
+    protocol: str = "full"
 
     @property
     def is_runnable(self) -> bool:
         """A dash stands for what cannot be run, or takes too long; the first has no configuration."""
-        return self.name in fingerprints()
+        return self.name in fingerprints(self.protocol)
 
     @property
     def fingerprint(self) -> str | None:
         """Of the configuration whose records count."""
-        return fingerprints().get(self.name)
+        return fingerprints(self.protocol).get(self.name)
 
 
 @cache
-def items() -> tuple[Item, ...]:
-    """All of them, in the order of the paper."""
+def items(protocol: str = "full") -> tuple[Item, ...]:
+    """All of them, in the order of the paper; under another protocol those that it has settings for."""
     found = [*accuracy_items(), *forgetting_items(), *ablation_items(), *figure_items()]
+    found = [replace(item, protocol=protocol) for item in found]
+    if protocol != "full":
+        found = [item for item in found if item.is_runnable]
     return tuple(sorted(found, key=lambda item: list(TARGETS).index(item.target)))
 
 
@@ -172,9 +177,9 @@ def read(name: str) -> list[dict[str, str]]:
 
 
 @cache
-def fingerprints() -> dict[str, str]:
+def fingerprints(protocol: str = "full") -> dict[str, str]:
     """Name -> fingerprint of its configuration. In a file, so that reports need no torch to find records."""
-    found: dict[str, str] = json.loads(text_of("fingerprints.json"))
+    found: dict[str, str] = json.loads(text_of(FINGERPRINTS[protocol]))
     return found
 
 

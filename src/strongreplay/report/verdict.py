@@ -45,8 +45,10 @@ class Cell:
 
     @property
     def difference(self) -> float | None:
-        """Ours minus theirs, in points."""
-        return self.ours.mean - self.published.mean if self.ours and self.published else None
+        """Ours minus theirs, in points; none under another protocol than the paper's."""
+        if not (self.ours and self.published) or self.item.protocol != "full":
+            return None
+        return self.ours.mean - self.published.mean
 
 
 def estimate(values: Sequence[float]) -> Estimate | None:
@@ -76,6 +78,8 @@ def judge(item: Item, ours: Estimate | None) -> str:
     theirs = published(item)
     if ours is None:
         return "not run" if item.is_runnable else "no number"
+    if item.protocol != "full":
+        return "not comparable"  # another net and other epochs than those of the printed number
     if theirs is None:
         return "no number"
     if ours.count is None or ours.count < FEWEST:
