@@ -1,0 +1,144 @@
+"""The cpu protocol beside the paper: a table of its own, and whether the paper's ordering shows up in it.
+
+No result of it is judged against a printed number, since net and epochs differ. What can be compared is the
+ordering: in a column where the paper prints SER ahead of another method, is it ahead here, over common seeds,
+and by as much? Intervals are Student's, 95 %, of the paired differences. No torch in here.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from strongreplay.recipes.paper import items
+from strongreplay.records import RunRecord
+from strongreplay.report.looks import PRINTED, TITLES
+from strongreplay.report.reproduction import markdown_table, told
+from strongreplay.report.verdict import (
+    FEWEST,
+    Cell,
+    Estimate,
+    Rivalry,
+    compare,
+    estimate,
+    judge_all,
+    score_of,
+)
+
+MARGIN_COLUMNS = (
+    "stream",
+    "memory",
+    "scenario",
+    "against",
+    "printed lead",
+    "lead here",
+    "ordering",
+    "margin",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """By how much SER is ahead of another method: as printed, and here over the seeds both have."""
+
+    rivalry: Rivalry
+    printed: float
+    here: Estimate
+
+    @property
+    def ordering(self) -> str:
+        """Of the paper: confirmed, contradicted, or neither shown."""
+        if self.here.margin is None or (self.here.count or 0) < FEWEST:
+            return "too few seeds"
+        if abs(self.here.mean) <= self.here.margin:
+            return "not shown"
+        return "confirmed" if (self.here.mean > 0) == (self.printed > 0) else "contradicted"
+
+    @property
+    def size(self) -> str:
+        """Of the lead, beside the printed one."""
+        if self.here.margin is None or (self.here.count or 0) < FEWEST:
+            return "too few seeds"
+        if abs(self.here.mean - self.printed) <= self.here.margin:
+            return "as printed"
+        return "larger" if self.here.mean > self.printed else "smaller"
+
+
+def cpu_cells(records: Iterable[RunRecord]) -> list[Cell]:
+    """The paper's cells with what was measured under the cpu protocol."""
+    return judge_all(items("cpu"), records)
+
+
+def leads(cells: Sequence[Cell]) -> list[Lead]:
+    """SER against every other method of a column that both have runs and printed numbers in."""
+    found = []
+    for rivalry in compare(cells):
+        own, rival = rivalry.own.item.mean, rivalry.rival.item.mean
+        here = estimate(differences(rivalry))
+        if own is not None and rival is not None and here:
+            found.append(Lead(rivalry, own - rival, here))
+    return found
+
+
+def differences(rivalry: Rivalry) -> list[float]:
+    """SER less the other, for each common seed."""
+    mine, theirs = (
+        {record.seed: score_of(cell, record) for record in cell.records}
+        for cell in (rivalry.own, rivalry.rival)
+    )
+    return [mine[seed] - theirs[seed] for seed in sorted(mine.keys() & theirs.keys())]
+
+
+def lead_texts(lead: Lead) -> tuple[str, ...]:
+    item = lead.rivalry.own.item
+    return (
+        item.stream, str(item.memory_size), TITLES[item.setting], PRINTED[lead.rivalry.rival.item.method],
+        f"{lead.printed:+.2f}", f"{lead.here.mean:+.2f}"
+        + ("" if lead.here.margin is None else f" ± {lead.here.margin:.2f}") + f" ({lead.here.count})",
+        lead.ordering, lead.size,
+    )  # fmt: skip
+
+
+def lead_table(cells: Sequence[Cell]) -> str:
+    rows = [lead_texts(lead) for lead in leads(cells)]
+    return "\n".join(markdown_table(MARGIN_COLUMNS, rows)) if rows else "Not run yet."
+
+
+def stream_table(cells: Sequence[Cell], stream: str, size: int) -> str:
+    """What was run of one stream of Tables 1 and 2, in the paper's order, beside the printed means."""
+    own = [
+        cell
+        for cell in cells
+        if cell.item.target in ("table1", "table2")
+        and cell.item.stream == stream
+        and cell.item.memory_size in (None, size)
+    ]
+    scenarios = [name for name in TITLES if any(cell.item.setting == name for cell in own)]
+    columns = ["method"]
+    for scenario in scenarios:
+        columns += [f"{TITLES[scenario]}, cpu", "forgetting", "printed"]
+    rows = []
+    for method in dict.fromkeys(cell.item.method for cell in own if cell.records):
+        by_scenario = {cell.item.setting: cell for cell in own if cell.item.method == method}
+        row = [PRINTED[method]]
+        for scenario in scenarios:
+            cell = by_scenario[scenario]
+            row += [told(cell.ours), told(forgetting(cell)), printed(cell)]
+        rows.append([*row, hours(cell)])
+    return "\n".join(markdown_table([*columns, "hours"], rows)) if rows else "Not run yet."
+
+
+def printed(cell: Cell) -> str:
+    return "-" if cell.item.mean is None else f"{cell.item.mean:.2f}"
+
+
+def forgetting(cell: Cell) -> Estimate | None:
+    scores = [record.score(cell.item.setting, "forgetting") for record in cell.records]
+    return estimate([score for score in scores if score is not None])
+
+
+def hours(cell: Cell) -> str:
+    """Of a seed, everything counted, on a machine that had other work besides."""
+    spent = [
+        sum(phase["seconds"] for phase in record.measured.get("phases", {}).values())
+        for record in cell.records
+    ]
+    return f"{sum(spent) / len(spent) / 3600:.1f}" if spent else "-"
