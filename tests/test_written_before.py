@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from strongreplay.config import config_of
-from strongreplay.records import read_record, record_path
+from strongreplay.runs.config import config_of
+from strongreplay.storage.records import read_record, record_path
 
 TESTS = Path(__file__).parent
 WRITTEN = TESTS / "fixtures" / "written_by_0.1"
