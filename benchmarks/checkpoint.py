@@ -20,8 +20,8 @@ import torch
 from strongreplay.data.views import scale
 from strongreplay.methods.ser import SER, SERConfig
 from strongreplay.nets import build_net
-from strongreplay.state import pack, read_checkpoint, write_checkpoint, write_synced
-from strongreplay.types import Batch, Problem, Split, Task, derive_generator
+from strongreplay.protocol import Batch, Problem, Split, Task, derive_generator
+from strongreplay.storage.state import pack, read_checkpoint, write_checkpoint, write_synced
 
 
 def make_state(memory_size: int = 500) -> dict[str, object]:

@@ -12,8 +12,8 @@ from statistics import median
 import torch
 from torch.nn.functional import normalize
 
-from strongreplay.devices import keep_freed_memory
 from strongreplay.methods.co2l import NUM_PROJECTED, contrast, distil, losses
+from strongreplay.training.devices import keep_freed_memory
 
 
 def measure(count: int, rounds: int = 100) -> tuple[list[float], list[float]]:

@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from PIL import Image
 
-from strongreplay.data.files import load
+from strongreplay.data.datasets import load
 from strongreplay.learner import Learner
-from strongreplay.run import describe_machine
-from strongreplay.types import Split
+from strongreplay.protocol import Split
+from strongreplay.runs.run import describe_machine
 
 NAMES = {
     "mnist": ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"],

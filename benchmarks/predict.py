@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from strongreplay.cli.answer import ask, open_model, read_batches
-from strongreplay.kept.update import Order, learn
+from strongreplay.cli.predict import ask, open_model, read_batches
+from strongreplay.models.learn import LearnRequest, learn
 
 SIDE = 32
 
@@ -38,7 +38,7 @@ def write_images(folder: Path, count: int) -> Path:
 def make_model(folder: Path) -> Path:
     for name in ("cat", "dog"):
         write_images(folder / "data" / name, 20)
-    learn(folder / "state", Order(folder / "data", settings={"train.epochs": 1}), torch.device("cpu"))
+    learn(folder / "state", LearnRequest(folder / "data", settings={"train.epochs": 1}), torch.device("cpu"))
     return folder / "state"
 
 

@@ -23,15 +23,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-from strongreplay.data.streams import LOOKS, make_train_view
+from strongreplay.data.streams import PREPROCESSING, make_train_view
 from strongreplay.data.views import normalise, scale
-from strongreplay.engine import train_task
 from strongreplay.memory import Memory
-from strongreplay.meter import peak_bytes, reset_peak
 from strongreplay.methods import METHODS, Method
 from strongreplay.nets import build_net
-from strongreplay.run import processor_name
-from strongreplay.types import Problem, Split, Task, View, derive_generator
+from strongreplay.protocol import Problem, Split, Task, View, derive_generator
+from strongreplay.runs.run import processor_name
+from strongreplay.training.engine import train_task
+from strongreplay.training.resources import peak_bytes, reset_peak
 
 Ready = list[dict[float, tuple[Tensor, Tensor]]]  # a few steps' worth: data of a real loop is new every step
 
@@ -127,7 +127,7 @@ def make_method(name: str, case: Case, view: View, plain: View) -> Method:
 def views(case: Case) -> tuple[View, View]:
     if case.net == "mlp":
         return scale, scale
-    look = LOOKS["cifar10"]
+    look = PREPROCESSING["cifar10"]
     plain = normalise(look.mean, look.std)
     return make_train_view(plain, look.pad, derive_generator(0, "views")), plain
 

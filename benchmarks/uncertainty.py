@@ -13,12 +13,12 @@ from statistics import median
 
 import torch
 
-from strongreplay.data.streams import LOOKS
+from strongreplay.data.streams import PREPROCESSING
 from strongreplay.data.views import normalise
-from strongreplay.methods.base import answer_all
+from strongreplay.methods.base import predict_all
 from strongreplay.methods.rm import RM, RMConfig
 from strongreplay.nets import build_net
-from strongreplay.types import Problem, derive_generator
+from strongreplay.protocol import Problem, derive_generator
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -38,17 +38,17 @@ def main() -> None:
     parser.add_argument("--perturbations", choices=["rand", "vr"], default="rand")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    view = normalise(LOOKS["cifar10"].mean, LOOKS["cifar10"].std)
+    view = normalise(PREPROCESSING["cifar10"].mean, PREPROCESSING["cifar10"].std)
     net = build_net("resnet18", (3, 32, 32), 10, derive_generator(0, "net"), width=options.width)
     method = RM(net, Problem(10, 5, view, view), RMConfig(perturbations=options.perturbations))
     shape = (options.images, 3, 32, 32)
     images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-    answer_all(net, images[:500], view)
+    predict_all(net, images[:500], view)
     ratios = []
     for _ in range(options.rounds):
-        before = seconds(lambda: answer_all(net, images, view))
+        before = seconds(lambda: predict_all(net, images, view))
         doubting = seconds(lambda: method.doubt(images))
-        plain = (before + seconds(lambda: answer_all(net, images, view))) / 2
+        plain = (before + seconds(lambda: predict_all(net, images, view))) / 2
         ratios.append(doubting / plain)
         print(f"{ratios[-1]:.2f} forwards (a plain one takes {plain:.2f} s)", flush=True)
     print(f"median: {median(ratios):.2f} forwards over {options.images} images")

@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from strongreplay.data.files import load
-from strongreplay.types import Split
+from strongreplay.data.datasets import load
+from strongreplay.protocol import Split
 
 NAMES = ["t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot"]
 BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)

@@ -12,7 +12,7 @@ from torch import nn
 
 from strongreplay.data.streams import Stream, split_by_class
 from strongreplay.nets import Classifier, build_net
-from strongreplay.types import Problem, Split, derive_generator
+from strongreplay.protocol import Problem, Split, derive_generator
 
 NUM_CLASSES, NUM_TASKS = 6, 3
 

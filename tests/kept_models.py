@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from strongreplay.cli import main
-from strongreplay.data.files import load
-from strongreplay.kept.update import Order, Outcome, Stopped, Watcher, learn
+from strongreplay.data.datasets import load
+from strongreplay.models.learn import LearnOutcome, LearnRequest, Stopped, Watcher, learn
 
 NAMES = ("zero", "one", "two", "three", "four", "five")
 QUICK = {"net.name": "mlp", "net.width": 16, "train.epochs": 2, "train.lr": 0.03, "train.batch_size": 16}
@@ -53,10 +53,13 @@ def write_folder(folder: Path, classes: Sequence[int], start: int, count: int) -
     return folder
 
 
-def teach(state: Path, data: object, watcher: Watcher | None = None, **how: Any) -> Outcome:
+def teach(state: Path, data: object, watcher: Watcher | None = None, **how: Any) -> LearnOutcome:
     settings = {} if (state / "current").exists() else QUICK
     return learn(
-        state, Order(data, settings=settings | how.pop("settings", {}), **how), CPU, watcher or Watcher()
+        state,
+        LearnRequest(data, settings=settings | how.pop("settings", {}), **how),
+        CPU,
+        watcher or Watcher(),
     )
 
 

@@ -13,37 +13,23 @@ ROOT = Path(strongreplay.__file__).parent
 MODULES = sorted(path for path in ROOT.rglob("*.py"))
 
 # Each room may import itself, those named here, and nothing else of this package.
-BASE = {"errors"}
-TYPES = BASE | {"types"}
+BASE = {"errors", "protocol"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
-    "types": BASE,
+    "protocol": {"errors"},
     "metrics": set(),
-    "meter": set(),
-    "rates": set(),
-    "records": BASE,
-    "recipes": BASE | {"records"},
-    "memory": TYPES,
-    "data": TYPES,
-    "augment": TYPES,
-    "nets": TYPES,
-    "methods": TYPES | {"augment", "memory", "nets"},
-    "state": BASE | {""},
-    "lock": BASE,
-    "course": TYPES | {"data", "engine", "methods", "nets", "config", "meter", "metrics"},
-    "engine": TYPES | {"devices", "methods", "rates"},
-    "config": TYPES | {"data", "methods", "nets", "rates", "recipes", "records"},
-    "devices": BASE,
-    "kept": TYPES
-    | {"config", "course", "data", "engine", "lock", "memory", "methods", "nets", "records", "state", ""},
-    "learner": BASE | {"data", "devices", "kept"},
-    "run": TYPES | {"course", "engine", "config", "devices", "lock", "records", "state", ""},
-    "report": BASE | {"metrics", "records", "recipes"},
-    "estimate": TYPES | {"config", "data", "methods", "nets"},
-    "grid": BASE | {"config", "engine", "records", "run"},
-    "cli": TYPES
-    | {"state", "run", "engine", "config", "data", "methods", "nets", "recipes", "records", "report", ""}
-    | {"devices", "estimate", "grid", "kept"},
+    "memory": BASE,
+    "data": BASE,
+    "nets": BASE,
+    "storage": {"errors", ""},
+    "methods": BASE | {"data", "memory", "nets"},
+    "training": BASE | {"data", "memory", "methods", "metrics", "nets", "storage"},
+    "runs": BASE | {"data", "methods", "metrics", "nets", "storage", "training", ""},
+    "models": BASE | {"data", "memory", "methods", "nets", "runs", "storage", "training", ""},
+    "learner": BASE | {"data", "models", "training"},
+    "report": {"errors", "metrics", "runs", "storage"},
+    "cli": BASE
+    | {"data", "learner", "methods", "models", "nets", "report", "runs", "storage", "training", ""},
     "__main__": {"cli"},
 }
 

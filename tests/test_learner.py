@@ -12,13 +12,13 @@ from sklearn.utils.estimator_checks import parametrize_with_checks  # type: igno
 from torch import Tensor, nn
 
 from strongreplay import build_stream, resolve
-from strongreplay.course import Course, Watcher
 from strongreplay.data.streams import Stream
 from strongreplay.errors import ConfigError, DataError
 from strongreplay.learner import Learner, Refused
 from strongreplay.methods import METHODS
 from strongreplay.nets import seeded_init
-from strongreplay.types import derive_generator
+from strongreplay.protocol import derive_generator
+from strongreplay.runs.trainer import Trainer, Watcher
 
 NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 QUICK: dict[str, Any] = {"net": "mlp", "lr": 0.1, "batch_size": 16, "device": "cpu"}
@@ -48,8 +48,8 @@ def accuracy(learner: Learner, digits: Stream) -> float:
 @pytest.mark.parametrize("name", [name for name, row in METHODS.items() if row.grows])
 def test_a_learner_with_a_fixed_head_learns_what_a_run_does_to_the_bit(name: str, digits: Stream) -> None:
     config = resolve("split-digits", name, 20, settings={"train.epochs": 2})
-    course = Course(config, None, torch.device("cpu"), Watcher())
-    course.go()
+    trainer = Trainer(config, None, torch.device("cpu"), Watcher())
+    trainer.go()
     learner = Learner(
         **QUICK | {"lr": config.train.lr, "batch_size": config.train.batch_size},
         method=name,
@@ -67,7 +67,7 @@ def test_a_learner_with_a_fixed_head_learns_what_a_run_does_to_the_bit(name: str
     )
     for task in digits:
         learner.learn(task.train.inputs, task.train.labels)
-    assert_same(course.method.state_dict(), learner.model_.method.state_dict())
+    assert_same(trainer.method.state_dict(), learner.model_.method.state_dict())
 
 
 def test_with_a_growing_head_replay_keeps_what_fine_tuning_forgets(digits: Stream) -> None:

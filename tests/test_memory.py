@@ -11,13 +11,13 @@ from torch import Tensor
 from strongreplay.memory import ChoosyMemory, Memory, draw_distinct, next_entrant, reservoir_slots
 
 
-class Item(NamedTuple):
+class PaperCell(NamedTuple):
     images: Tensor
     labels: Tensor
 
 
-def items(numbers: Tensor) -> Item:
-    return Item(numbers.to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, 2, 2), numbers)
+def items(numbers: Tensor) -> PaperCell:
+    return PaperCell(numbers.to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, 2, 2), numbers)
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -38,7 +38,7 @@ def one_by_one(count: int, capacity: int, draws: Tensor) -> list[int]:
 @pytest.mark.parametrize("batch_size", [1, 7, 32, 200])
 @pytest.mark.parametrize("capacity", [1, 10, 64])
 def test_batches_equal_the_one_by_one_algorithm_on_the_same_draws(batch_size: int, capacity: int) -> None:
-    memory = Memory(Item, capacity, generator(3))
+    memory = Memory(PaperCell, capacity, generator(3))
     for numbers in torch.arange(200).split(batch_size):
         memory.add(items(numbers))
     draws = torch.rand(200, dtype=torch.float64, generator=generator(3))
@@ -102,20 +102,20 @@ def test_every_item_enters_with_its_own_probability_though_few_draws_are_made(ca
 
 @pytest.mark.parametrize("batch_size", [1, 7, 200])
 def test_entrants_do_not_depend_on_how_the_stream_is_cut_or_on_a_reload(batch_size: int) -> None:
-    whole = ChoosyMemory(Item, 10, generator(3))
+    whole = ChoosyMemory(PaperCell, 10, generator(3))
     expected = list(whole.entrants(200))
-    found, memory = [], ChoosyMemory(Item, 10, generator(3))
+    found, memory = [], ChoosyMemory(PaperCell, 10, generator(3))
     for numbers in torch.arange(200).split(batch_size):
         found += [place + int(numbers[0]) for place in memory.entrants(len(numbers))]
-        state, memory = memory.get_extra_state(), ChoosyMemory(Item, 10, generator(0))
+        state, memory = memory.get_extra_state(), ChoosyMemory(PaperCell, 10, generator(0))
         memory.set_extra_state(state)
     assert found == expected
     assert expected[0] >= 10
-    assert list(ChoosyMemory(Item, 0, generator(3)).entrants(200)) == []
+    assert list(ChoosyMemory(PaperCell, 0, generator(3)).entrants(200)) == []
 
 
 def test_samples_are_distinct_uniform_and_at_most_what_is_there() -> None:
-    memory = Memory(Item, 50, generator(5))
+    memory = Memory(PaperCell, 50, generator(5))
     memory.add(items(torch.arange(3)))
     assert sorted(memory.sample(10).labels.tolist()) == [0, 1, 2]
     memory.add(items(torch.arange(3, 50)))
@@ -141,7 +141,7 @@ def test_draw_distinct_in_both_regimes(population: int) -> None:
 
 
 def test_put_append_take_and_keep() -> None:
-    memory = Memory(Item, 6, generator())
+    memory = Memory(PaperCell, 6, generator())
     memory.append(items(torch.arange(4)))
     memory.append(items(torch.tensor([7])))
     memory.put(torch.tensor([1, 5]), items(torch.tensor([11, 15])))
@@ -155,8 +155,8 @@ def test_put_append_take_and_keep() -> None:
 
 
 def test_stored_rows_are_copies() -> None:
-    memory = Memory(Item, 4, generator())
-    arriving = Item(torch.ones(4, 1, 2, 2, dtype=torch.uint8), torch.arange(4))
+    memory = Memory(PaperCell, 4, generator())
+    arriving = PaperCell(torch.ones(4, 1, 2, 2, dtype=torch.uint8), torch.arange(4))
     memory.add(arriving)
     arriving.images.zero_()
     taken = memory.sample(4)
@@ -185,20 +185,20 @@ def test_it_stores_bytes_and_counts_them() -> None:
 
 
 def test_a_memory_of_nothing_keeps_nothing() -> None:
-    memory = Memory(Item, 0, generator())
+    memory = Memory(PaperCell, 0, generator())
     memory.add(items(torch.arange(9)))
     assert len(memory) == 0
     assert len(memory.sample(5).labels) == 0
     with pytest.raises(ValueError, match="capacity must be >= 0, got -1"):
-        Memory(Item, -1, generator())
+        Memory(PaperCell, -1, generator())
 
 
 @pytest.mark.parametrize("seen", [0, 4, 60])
 def test_state_round_trip_continues_to_the_bit(seen: int) -> None:
-    memory = Memory(Item, 10, generator(7))
+    memory = Memory(PaperCell, 10, generator(7))
     if seen:
         memory.add(items(torch.arange(seen)))
-    other = Memory(Item, 10, generator(8))
+    other = Memory(PaperCell, 10, generator(8))
     other.load_state_dict(memory.state_dict())
     for each in (memory, other):
         each.add(items(torch.arange(60, 120)))

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from strongreplay.records import read_folder
 from strongreplay.report.markdown import MARK, renew
 from strongreplay.report.reproduction import BEGIN, END
+from strongreplay.storage.records import read_folder
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

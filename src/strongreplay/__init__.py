@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from strongreplay.config import RunConfig, resolve
     from strongreplay.data.streams import (
         STREAMS,
         Stream,
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
         rotation_maps,
         split_by_class,
     )
-    from strongreplay.engine import evaluate, train_task
     from strongreplay.errors import ConfigError, DataError, RunError, SerError
     from strongreplay.learner import Learner
     from strongreplay.memory import Memory
@@ -31,16 +29,18 @@ if TYPE_CHECKING:
     from strongreplay.methods.ser import SER
     from strongreplay.methods.sgd import SGD
     from strongreplay.nets import NETS, Classifier, build_net
-    from strongreplay.records import RunRecord, read_record, write_record
-    from strongreplay.types import Batch, Problem, Split, Task, Terms, derive_generator
+    from strongreplay.protocol import Batch, Problem, Split, Task, Terms, derive_generator
+    from strongreplay.runs.config import RunConfig, resolve
+    from strongreplay.storage.records import RunRecord, read_record, write_record
+    from strongreplay.training.engine import evaluate, train_task
 
 _HOMES = {
-    "config": ("RunConfig", "resolve"),
+    "runs.config": ("RunConfig", "resolve"),
     "data.streams": (
         "STREAMS", "Stream", "build_stream", "permutation_maps", "remap_pixels", "rotation_maps",
         "split_by_class",
     ),
-    "engine": ("evaluate", "train_task"),
+    "training.engine": ("evaluate", "train_task"),
     "errors": ("ConfigError", "DataError", "RunError", "SerError"),
     "learner": ("Learner",),
     "memory": ("Memory",),
@@ -48,8 +48,8 @@ _HOMES = {
     "methods.der": ("DER",), "methods.derpp": ("DERPP",), "methods.er": ("ER",), "methods.ser": ("SER",),
     "methods.sgd": ("SGD",),
     "nets": ("NETS", "Classifier", "build_net"),
-    "records": ("RunRecord", "read_record", "write_record"),
-    "types": ("Batch", "Problem", "Split", "Task", "Terms", "derive_generator"),
+    "storage.records": ("RunRecord", "read_record", "write_record"),
+    "protocol": ("Batch", "Problem", "Split", "Task", "Terms", "derive_generator"),
 }  # fmt: skip
 
 __all__ = [

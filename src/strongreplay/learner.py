@@ -15,15 +15,15 @@ from sklearn.utils.multiclass import check_classification_targets  # type: ignor
 from sklearn.utils.validation import check_is_fitted, validate_data  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
-from strongreplay.data.own import Chunk, Label, read_chunk, read_inputs
-from strongreplay.devices import find_device
+from strongreplay.data.user_data import Chunk, Label, read_chunk, read_inputs
 from strongreplay.errors import DataError, RunError
-from strongreplay.kept.gate import count_right
-from strongreplay.kept.lesson import Lesson, Report
-from strongreplay.kept.model import Model, first_model, model_of
-from strongreplay.kept.plan import OWN, Plan, make_plan
-from strongreplay.kept.store import Store, Version
-from strongreplay.kept.update import describe
+from strongreplay.models.gate import count_right
+from strongreplay.models.learn import describe
+from strongreplay.models.model import Model, first_model, model_of
+from strongreplay.models.settings import OWN, ModelSettings, make_settings
+from strongreplay.models.store import Store, Version
+from strongreplay.models.update import Report, Update
+from strongreplay.training.devices import find_device
 
 
 class Refused(RunError):
@@ -101,7 +101,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             | {f"train.{key}": value for key, value in plan.train.model_dump().items()}
         )
         held = read_chunk(guard, shape=model.shape) if guard is not None else None
-        lesson = Lesson(model, chunk, held, announced)
+        lesson = Update(model, chunk, held, announced)
         lesson.go()
         report = lesson.finish(float("inf") if max_drop is None else max_drop)
         if not report.verdict.passed:
@@ -116,7 +116,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return model_of(clone(self.model_.parts()), device, own)
         return first_model(self._plan(), chunk, device, own)
 
-    def _plan(self) -> Plan:
+    def _plan(self) -> ModelSettings:
         classes = None if self.classes is None else [plain(label) for label in self.classes]
         settings = {
             "net.name": OWN if isinstance(self.net, nn.Module) else self.net,
@@ -132,7 +132,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "train.lr": self.lr,
             "train.batch_size": self.batch_size,
         }
-        return make_plan(settings | dict(self.settings or {}))
+        return make_settings(settings | dict(self.settings or {}))
 
     # scikit-learn's verbs
 
@@ -251,7 +251,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return learner
 
 
-def kept_settings(plan: Plan) -> dict[str, Any]:
+def kept_settings(plan: ModelSettings) -> dict[str, Any]:
     """What has no argument of its own."""
     train = plan.train.model_dump(exclude={"epochs", "lr", "batch_size"}, exclude_none=True)
     method = plan.method.model_dump(exclude={"memory_size"})

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from strongreplay.cli.data import app, data_folder
-from strongreplay.data.files import DATASETS
+from strongreplay.data.datasets import DATASETS
 from strongreplay.data.formats import idx_archives
 from strongreplay.errors import ConfigError, DataError
 

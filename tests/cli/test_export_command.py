@@ -12,8 +12,8 @@ import torch
 from kept_models import CPU, make_model, ser, some_digits, teach, write_folder
 from numpy.typing import NDArray
 
-from strongreplay.kept.model import model_of
-from strongreplay.kept.store import Store
+from strongreplay.models.model import model_of
+from strongreplay.models.store import Store
 
 onnxruntime = pytest.importorskip("onnxruntime")
 

@@ -20,7 +20,7 @@ from PIL import Image
 from test_learn import QUICK, Said, Ser, contents, ser, write_digits
 
 from strongreplay.cli import main
-from strongreplay.kept.store import WORK, Store
+from strongreplay.models.store import WORK, Store
 
 __all__ = ["ser"]  # a fixture
 CPU = ["--device", "cpu", "--threads", "1"]
@@ -353,7 +353,7 @@ def test_without_room_for_anything_nothing_begins(state: Path, photos: Path, tmp
 
 def fill_disk_for_checkpoints() -> None:
     """A checkpoint is due after every step."""
-    from strongreplay.kept import update
+    from strongreplay.models import learn as update
 
     fill_disk_for_commit()
     update.EVERY = 0.0

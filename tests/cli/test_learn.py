@@ -18,8 +18,8 @@ import pytest
 from PIL import Image
 
 from strongreplay.cli import main
-from strongreplay.data import files
-from strongreplay.kept.store import WORK, Store
+from strongreplay.data import datasets
+from strongreplay.models.store import WORK, Store
 
 QUICK = ["--net", "mlp", "--epochs", "3", "--threads", "1", "--device", "cpu"]
 NAMES = ["zero", "[bold]x", "zwei 二", "-three", "four", "five"]
@@ -40,7 +40,7 @@ Ser = Callable[..., Said]
 
 def write_digits(folder: Path, digits: Sequence[int], start: int = 0, count: int = 12) -> Path:
     """So many real digits of each class as PNG files in folders with the classes' names."""
-    split = files.load("digits", Path())[0]
+    split = datasets.load("digits", Path())[0]
     for digit in digits:
         place = folder / NAMES[digit]
         place.mkdir(parents=True)
@@ -298,7 +298,7 @@ def test_a_second_writer_is_kept_off(ser: Ser, photos: Path, made: Path) -> None
 
 
 def test_features_and_numbers_as_labels(ser: Ser, tmp_path: Path, state: Path) -> None:
-    split = files.load("digits", Path())[0]
+    split = datasets.load("digits", Path())[0]
     rows = (split.labels < 3).nonzero().flatten()[:60]
     features = split.inputs[rows].flatten(1).numpy().astype("float32")
     np.savez(tmp_path / "x.npz", inputs=features, labels=split.labels[rows].numpy())

@@ -179,7 +179,7 @@ def test_lists_have_one_line_each(what: str) -> None:
     from strongreplay.data.streams import STREAMS
     from strongreplay.methods import METHODS
     from strongreplay.nets import NETS
-    from strongreplay.recipes import all_recipes
+    from strongreplay.runs.recipes import all_recipes
 
     lines = ser("list", what).stdout.splitlines()
     expected = {

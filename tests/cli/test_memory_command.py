@@ -17,10 +17,10 @@ from kept_models import make_model, ser, some_digits, teach
 from PIL import Image
 
 from strongreplay.errors import ConfigError, RunError
-from strongreplay.kept.extract import LONGEST, folder_name, write_samples
-from strongreplay.kept.remembered import Remembered, all_images, read_parts, samples_of
-from strongreplay.kept.store import WORK, Store
-from strongreplay.report.sheet import FRAME, IN_ROW, draw_sheet
+from strongreplay.models.memory_view import Remembered, all_images, read_parts, samples_of
+from strongreplay.models.store import WORK, Store
+from strongreplay.models.write_samples import LONGEST, folder_name, write_samples
+from strongreplay.report.contact_sheet import FRAME, IN_ROW, draw_sheet
 
 
 @pytest.fixture(scope="module")

@@ -10,21 +10,21 @@ import pytest
 from rich.console import Console
 
 from strongreplay.cli import main
-from strongreplay.cli.live import Board
+from strongreplay.cli.grid_progress import GridProgress
 from strongreplay.cli.reproduce import choose, config_for, fingerprints_now, standing_of
 from strongreplay.errors import ConfigError
-from strongreplay.grid import Job, Worker
-from strongreplay.recipes.paper import Item
+from strongreplay.runs.grid import Job, Worker
+from strongreplay.runs.paper import PaperCell
 
 QUICK = (("train.epochs", 1),)
-ER = Item(
+ER = PaperCell(
     "table2/split-digits/m20/er/class-il", "table2", "split-digits", "er", 20, "class-il",
     mean=99.0, deviation=0.1, count=5, settings=QUICK, note="a note",
 )  # fmt: skip
-TASK = replace(ER, name="table2/split-digits/m20/er/task-il", setting="task-il", mean=1.0)
+TASK = replace(ER, name="table2/split-digits/m20/er/task-il", scenario="task-il", mean=1.0)
 SGD = replace(ER, name="table2/split-digits/sgd/class-il", method="sgd", memory_size=None, mean=0.0)
 DASH = replace(ER, name="table2/permuted-digits/m20/lwf/domain-il", stream="permuted-digits", method="lwf")
-DASH = replace(DASH, setting="domain-il", mean=None, deviation=None, why_none="needs task identities")
+DASH = replace(DASH, scenario="domain-il", mean=None, deviation=None, why_none="needs task identities")
 CELLS = (ER, TASK, SGD, DASH)
 
 
@@ -32,9 +32,9 @@ CELLS = (ER, TASK, SGD, DASH)
 def paper(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A paper of four cells, and a folder to work in."""
     monkeypatch.setattr("strongreplay.cli.reproduce.items", lambda protocol="full": CELLS)
-    monkeypatch.setattr("strongreplay.recipes.paper.items", lambda protocol="full": CELLS)
+    monkeypatch.setattr("strongreplay.runs.paper.items", lambda protocol="full": CELLS)
     known = fingerprints_now()
-    monkeypatch.setattr("strongreplay.recipes.paper.fingerprints", lambda protocol="full": known)
+    monkeypatch.setattr("strongreplay.runs.paper.fingerprints", lambda protocol="full": known)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -146,7 +146,7 @@ def test_the_live_table_shows_what_is_recorded_beside_what_is_published(
     assert ser(monkeypatch, "reproduce", "table2", "--only", "er", "--seeds", "2", "--device", "cpu") == 0
     so_far, _ = standing_of(list(CELLS), config, Path("results"))
     assert re.fullmatch(r"\d\d\.\d\d ± \d+\.\d\d \(2\) / \d\d\.\d\d ± \d+\.\d\d \(2\)", so_far)
-    board = Board([config], lambda config: standing_of(list(CELLS), config, Path("results")))
+    board = GridProgress([config], lambda config: standing_of(list(CELLS), config, Path("results")))
     with Pipe()[0] as link:
         job = Job(config, Worker(get_context("spawn").Process(), link), done=50, total=200)
         console = Console(width=150)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from strongreplay.data import files
+from strongreplay.data import datasets
 from strongreplay.data.archives import Archive
 from strongreplay.data.fetch import download
 from strongreplay.errors import DataError
@@ -121,29 +121,31 @@ def test_fetch_downloads_only_what_is_not_right(
     tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(
-        files.DATASETS, "cifar10", replace(files.DATASETS["cifar10"], archives=(archive(f"{server}/right"),))
+        datasets.DATASETS,
+        "cifar10",
+        replace(datasets.DATASETS["cifar10"], archives=(archive(f"{server}/right"),)),
     )
     target = tmp_path / "set/file.gz"
-    assert files.fetch("cifar10", tmp_path) == [target]
-    assert files.fetch("cifar10", tmp_path) == []
+    assert datasets.fetch("cifar10", tmp_path) == [target]
+    assert datasets.fetch("cifar10", tmp_path) == []
     target.write_bytes(b"damaged")
-    assert files.fetch("cifar10", tmp_path) == [target]
+    assert datasets.fetch("cifar10", tmp_path) == [target]
     assert Handler.asked == ["/right", "/right"]
-    assert files.fetch("digits", tmp_path) == []
+    assert datasets.fetch("digits", tmp_path) == []
     target.unlink()
     target.mkdir()
     with pytest.raises(
         DataError, match=r"file.gz is a folder, expected a file; delete it and run: ser data get"
     ):
-        files.fetch("cifar10", tmp_path)
+        datasets.fetch("cifar10", tmp_path)
 
 
 def test_fetch_leaves_unpacked_data_alone(tmp_path: Path) -> None:
-    for archive in files.DATASETS["cifar10"].archives:
+    for archive in datasets.DATASETS["cifar10"].archives:
         for member in archive.members:
             (tmp_path / member.path).parent.mkdir(exist_ok=True)
             with (tmp_path / member.path).open("wb") as file:
                 file.truncate(member.size)
     (tmp_path / "tiny-imagenet-200").mkdir()
-    assert files.fetch("cifar10", tmp_path) == []
-    assert files.fetch("tinyimagenet", tmp_path) == []
+    assert datasets.fetch("cifar10", tmp_path) == []
+    assert datasets.fetch("tinyimagenet", tmp_path) == []

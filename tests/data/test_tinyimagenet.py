@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from strongreplay.data import files, tinyimagenet
+from strongreplay.data import datasets, tinyimagenet
 from strongreplay.data.tinyimagenet import CACHE, TREE, Counts
 from strongreplay.errors import DataError
 
@@ -50,8 +50,8 @@ FILES = make_files()
 
 @pytest.fixture(autouse=True)
 def _small_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = replace(files.DATASETS["tinyimagenet"], num_classes=3, num_train=6, num_test=3)
-    monkeypatch.setitem(files.DATASETS, "tinyimagenet", row)
+    row = replace(datasets.DATASETS["tinyimagenet"], num_classes=3, num_train=6, num_test=3)
+    monkeypatch.setitem(datasets.DATASETS, "tinyimagenet", row)
 
 
 def write_tree(folder: Path, contents: dict[str, bytes]) -> Path:
@@ -72,7 +72,7 @@ def write_zip(folder: Path, contents: dict[str, bytes]) -> Path:
 @pytest.mark.parametrize("lay", [write_tree, write_zip])
 def test_decodes_once_then_maps(tmp_path: Path, lay: Callable[[Path, dict[str, bytes]], Path]) -> None:
     reports: list[tuple[str, int, int]] = []
-    train, test = files.load("tinyimagenet", lay(tmp_path, FILES), lambda *report: reports.append(report))
+    train, test = datasets.load("tinyimagenet", lay(tmp_path, FILES), lambda *report: reports.append(report))
     assert train.inputs.shape == (6, 3, 64, 64)
     assert train.inputs.dtype == torch.uint8
     assert train.inputs.is_contiguous()
@@ -91,7 +91,7 @@ def test_decodes_once_then_maps(tmp_path: Path, lay: Callable[[Path, dict[str, b
     assert manifest["files"]["train.npy"]["shape"] == [6, 3, 64, 64]
     before = (tmp_path / CACHE / "train.npy").read_bytes()
     train.inputs.zero_()  # copy on write
-    again, _ = files.load("tinyimagenet", tmp_path, lambda *report: reports.append(report))
+    again, _ = datasets.load("tinyimagenet", tmp_path, lambda *report: reports.append(report))
     assert again.inputs[5, 0].float().mean() > 150
     assert (tmp_path / CACHE / "train.npy").read_bytes() == before
     assert len(reports) == 2
@@ -101,11 +101,11 @@ def test_decodes_once_then_maps(tmp_path: Path, lay: Callable[[Path, dict[str, b
 def test_tree_wins_over_zip_and_cache_stands_alone(tmp_path: Path) -> None:
     write_tree(tmp_path, FILES)
     (tmp_path / f"{TREE}.zip").write_bytes(b"no zip")
-    files.load("tinyimagenet", tmp_path)
+    datasets.load("tinyimagenet", tmp_path)
     (tmp_path / TREE).rename(tmp_path / "elsewhere")
     (tmp_path / f"{TREE}.zip").unlink()
-    files.load("tinyimagenet", tmp_path)
-    location = files.locate("tinyimagenet", tmp_path)
+    datasets.load("tinyimagenet", tmp_path)
+    location = datasets.locate("tinyimagenet", tmp_path)
     assert location.is_present
     assert location.paths == (tmp_path / CACHE,)
     assert location.size > 9 * 3 * 64 * 64
@@ -120,9 +120,9 @@ def test_an_interrupt_leaves_nothing_and_stale_folders_go(tmp_path: Path) -> Non
     (tmp_path / f"{CACHE}.part-old").mkdir()
     (tmp_path / f"{CACHE}.part-old" / "train.npy").write_bytes(b"left by a killed process")
     with pytest.raises(KeyboardInterrupt):
-        files.load("tinyimagenet", tmp_path, interrupt)
+        datasets.load("tinyimagenet", tmp_path, interrupt)
     assert [path.name for path in tmp_path.iterdir()] == [f"{TREE}.zip"]
-    files.load("tinyimagenet", tmp_path)
+    datasets.load("tinyimagenet", tmp_path)
 
 
 def test_two_at_once_decode_once(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_two_at_once_decode_once(tmp_path: Path) -> None:
     reports: list[str] = []
     threads = [
         threading.Thread(
-            target=files.load, args=("tinyimagenet", tmp_path, lambda what, *_: reports.append(what))
+            target=datasets.load, args=("tinyimagenet", tmp_path, lambda what, *_: reports.append(what))
         )
         for _ in range(3)
     ]
@@ -176,7 +176,7 @@ def test_bad_files(
     its = rf"\(its [\w/.-]*{re.escape(Path(name).name)}\)"
     pattern = rf"{TREE}{source} {its} {message}.*; delete it and run: ser data get tinyimagenet"
     with pytest.raises(DataError, match=pattern):
-        files.load("tinyimagenet", tmp_path)
+        datasets.load("tinyimagenet", tmp_path)
     assert not list(tmp_path.glob(f"{CACHE}*"))
 
 
@@ -188,19 +188,19 @@ def test_a_huge_header_is_refused_before_decoding(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"_0.JPEG\) is damaged \(ValueError: Image size \(4294836225 pixels\)"
     ):
-        files.load("tinyimagenet", tmp_path)
+        datasets.load("tinyimagenet", tmp_path)
 
 
 def test_a_bad_zip(tmp_path: Path) -> None:
     (tmp_path / f"{TREE}.zip").write_bytes(b"PK, but no zip")
     with pytest.raises(DataError, match=r"200.zip is damaged \(BadZipFile: .*; delete it and run"):
-        files.load("tinyimagenet", tmp_path)
+        datasets.load("tinyimagenet", tmp_path)
 
 
 def test_zip_with_outside_names_writes_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "data"
     write_zip(folder, FILES | {"../evil": b"x", "../../evil": b"x", str(tmp_path / "evil"): b"x"})
-    files.load("tinyimagenet", folder)
+    datasets.load("tinyimagenet", folder)
     assert not list(tmp_path.rglob("evil"))
     assert {path.name for path in folder.iterdir()} == {CACHE, f"{TREE}.zip"}
 
@@ -211,7 +211,7 @@ def test_an_unwritable_cache(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"cache cannot be written: Is a directory; make room for it or choose"
     ):
-        files.load("tinyimagenet", tmp_path)
+        datasets.load("tinyimagenet", tmp_path)
 
 
 def damage_manifest(cache: Path, key: str, value: object) -> None:
@@ -240,18 +240,18 @@ DAMAGES: list[tuple[Callable[[Path], object], str]] = [
 
 @pytest.mark.parametrize(("damage", "message"), DAMAGES)
 def test_a_damaged_cache(tmp_path: Path, damage: Callable[[Path], object], message: str) -> None:
-    files.load("tinyimagenet", write_zip(tmp_path, FILES))
+    datasets.load("tinyimagenet", write_zip(tmp_path, FILES))
     damage(tmp_path / CACHE)
     with pytest.raises(
         DataError, match=rf"{CACHE} .*{message}.*; delete it and run: ser data get tinyimagenet"
     ):
-        files.load("tinyimagenet", tmp_path)
-    assert not files.check("tinyimagenet", tmp_path)[1].is_right
+        datasets.load("tinyimagenet", tmp_path)
+    assert not datasets.check("tinyimagenet", tmp_path)[1].is_right
 
 
 def test_check_reads_every_byte(tmp_path: Path) -> None:
-    files.load("tinyimagenet", write_tree(tmp_path, FILES))
-    cache, tree = files.check("tinyimagenet", tmp_path)
+    datasets.load("tinyimagenet", write_tree(tmp_path, FILES))
+    cache, tree = datasets.check("tinyimagenet", tmp_path)
     assert (cache.note, tree.note) == (
         "checksums and structure are right",
         "no published checksum; every image can be decoded",
@@ -260,8 +260,8 @@ def test_check_reads_every_byte(tmp_path: Path) -> None:
         file.seek(-1, 2)
         file.write(b"\x07")
     (tmp_path / FIRST).write_bytes(b"no image")
-    files.load("tinyimagenet", tmp_path)  # only the check looks this closely
-    cache, tree = files.check("tinyimagenet", tmp_path)
+    datasets.load("tinyimagenet", tmp_path)  # only the check looks this closely
+    cache, tree = datasets.check("tinyimagenet", tmp_path)
     assert "(its train.npy) has sha256" in cache.note
     assert "UnidentifiedImageError" in tree.note
     assert not cache.is_right

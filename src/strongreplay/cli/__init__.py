@@ -7,23 +7,23 @@ import typer
 
 from strongreplay import __version__
 from strongreplay.cli import (
-    answer,
     data,
     diff,
     evaluate,
     export,
+    history,
     learn,
-    listing,
     memory,
+    predict,
     report,
     reproduce,
+    run,
     show,
     state,
     status,
-    told,
-    train,
-    versions,
+    update_output,
 )
+from strongreplay.cli import list as list_group
 from strongreplay.errors import ConfigError, SerError
 
 app = typer.Typer(
@@ -34,22 +34,22 @@ app = typer.Typer(
 )
 KEEP, STUDY, DATA = "Keep a classifier up to date", "Compare methods", "Data and lists"
 app.command("learn", rich_help_panel=KEEP)(learn.learn_command)
-app.command("predict", rich_help_panel=KEEP)(answer.predict_command)
+app.command("predict", rich_help_panel=KEEP)(predict.predict_command)
 app.command("evaluate", rich_help_panel=KEEP)(evaluate.evaluate_command)
 app.command("status", rich_help_panel=KEEP)(status.status_command)
-app.command("history", rich_help_panel=KEEP)(versions.history_command)
+app.command("history", rich_help_panel=KEEP)(history.history_command)
 app.command("diff", rich_help_panel=KEEP)(diff.diff_command)
-app.command("rollback", rich_help_panel=KEEP)(versions.rollback_command)
+app.command("rollback", rich_help_panel=KEEP)(history.rollback_command)
 app.add_typer(memory.app, name="memory", rich_help_panel=KEEP)
 app.command("export", rich_help_panel=KEEP)(export.export_command)
-app.command("run", rich_help_panel=STUDY)(train.run_command)
-app.command("resume", rich_help_panel=STUDY)(train.resume_command)
+app.command("run", rich_help_panel=STUDY)(run.run_command)
+app.command("resume", rich_help_panel=STUDY)(run.resume_command)
 app.command("compare", rich_help_panel=STUDY)(show.compare_command)
 app.command("show", rich_help_panel=STUDY)(show.show_command)
 app.command("report", rich_help_panel=STUDY)(report.report_command)
 app.add_typer(reproduce.app, name="reproduce", rich_help_panel=STUDY)
 app.add_typer(state.app, name="state", rich_help_panel=STUDY)
-app.add_typer(listing.app, name="list", rich_help_panel=DATA)
+app.add_typer(list_group.app, name="list", rich_help_panel=DATA)
 app.add_typer(data.app, name="data", rich_help_panel=DATA)
 
 
@@ -77,8 +77,8 @@ def main() -> None:
     except SerError as error:
         # One line a fault: a ConfigError may carry several.
         for line in str(error).splitlines():
-            typer.secho(f"error: {told.printable(line)}", fg="red", err=True)
+            typer.secho(f"error: {update_output.printable(line)}", fg="red", err=True)
         sys.exit(2 if isinstance(error, ConfigError) else 1)
     except OSError as error:  # of a file or a device: its text names which, where it is known
-        typer.secho(f"error: {told.printable(str(error))}", fg="red", err=True)
+        typer.secho(f"error: {update_output.printable(str(error))}", fg="red", err=True)
         sys.exit(1)

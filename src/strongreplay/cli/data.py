@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from strongreplay.data.files import Location, Progress
+    from strongreplay.data.datasets import Location, OnProgress
 
 app = typer.Typer(help="Get, list and check the published datasets.", no_args_is_help=True)
 
@@ -25,7 +25,7 @@ def data_folder(option: Path | None) -> Path:
         return option.expanduser()
     if named := os.environ.get("STRONGREPLAY_DATA"):
         return Path(named).expanduser()
-    from strongreplay.data.files import default_folder
+    from strongreplay.data.datasets import default_folder
 
     return default_folder()
 
@@ -36,15 +36,15 @@ def get_command(
     data: DataOption = None,
 ) -> None:
     """Download datasets; what is already there and right is left alone."""
-    from strongreplay.data import files
+    from strongreplay.data import datasets
 
     folder = data_folder(data)
     for name in known(names):
-        if not files.DATASETS[name].archives:
+        if not datasets.DATASETS[name].archives:
             typer.echo(f"{name} is embedded in scikit-learn; nothing to download")
             continue
         with bars() as progress:
-            paths = files.fetch(name, folder, progress)
+            paths = datasets.fetch(name, folder, progress)
         for path in paths:
             typer.echo(f"{name}: downloaded {path}")
         if not paths:
@@ -56,12 +56,12 @@ def list_command(data: DataOption = None) -> None:
     """Every dataset: what it is, whether it is there, where, and its size on disk."""
     from rich.filesize import decimal
 
-    from strongreplay.data import files
+    from strongreplay.data import datasets
 
     folder = data_folder(data)
     rows = []
-    for name, dataset in files.DATASETS.items():
-        location = files.locate(name, folder)
+    for name, dataset in datasets.DATASETS.items():
+        location = datasets.locate(name, folder)
         size = decimal(location.size) if location.paths else ""
         rows.append((name, dataset.description, *describe(location, folder), size))
     print_table(("dataset", "what it is", "state", "where", "size"), rows)
@@ -77,15 +77,15 @@ def check_command(
     data: DataOption = None,
 ) -> None:
     """Verify checksums and structure of every file that is there."""
-    from strongreplay.data import files
+    from strongreplay.data import datasets
 
     folder = data_folder(data)
     rows = []
-    for name in known(names or list(files.DATASETS)):
-        if not names and not is_found(files.locate(name, folder)):
+    for name in known(names or list(datasets.DATASETS)):
+        if not names and not is_found(datasets.locate(name, folder)):
             continue
         with bars() as progress:
-            findings = files.check(name, folder, progress)
+            findings = datasets.check(name, folder, progress)
         for finding in findings:
             where = "all files" if finding.path == folder else str(finding.path.relative_to(folder))
             rows.append((name, "right" if finding.is_right else "WRONG", where, finding.note))
@@ -97,7 +97,7 @@ def check_command(
 
 def known(names: list[str]) -> list[str]:
     """The names once each, all of them in the table."""
-    from strongreplay.data.files import DATASETS
+    from strongreplay.data.datasets import DATASETS
     from strongreplay.errors import unknown
 
     for name in names:
@@ -132,7 +132,7 @@ def print_table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> No
 
 
 @contextmanager
-def bars() -> "Iterator[Progress]":
+def bars() -> "Iterator[OnProgress]":
     """A callback that draws one bar for each thing it hears of, on a terminal only."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn

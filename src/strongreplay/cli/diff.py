@@ -9,17 +9,17 @@ import typer
 
 from strongreplay.cli.report import Bar
 from strongreplay.cli.tables import per_cent, print_json, print_table, say
-from strongreplay.cli.told import listed
+from strongreplay.cli.update_output import listed
 
 if TYPE_CHECKING:
     from rich.console import Console
     from torch import Tensor
 
-    from strongreplay.kept.store import Store
+    from strongreplay.models.store import Store
 
 NOT_WEIGHTS = ("running_mean", "running_var", "num_batches_tracked")  # of batch norm
 Name = Annotated[str, typer.Argument(metavar="VERSION", help="Such as v3, or candidate.")]
-Progress = Callable[[str, int, int], None]
+OnProgress = Callable[[str, int, int], None]
 
 
 def diff_command(
@@ -36,7 +36,7 @@ def diff_command(
     Both answer the same held-out samples: those of either version that the other does not replay.
     """
     from strongreplay.cli.show import open_console
-    from strongreplay.kept.store import Store
+    from strongreplay.models.store import Store
 
     with Bar() as bar:
         told = difference(Store(state), first, second, bar)
@@ -57,10 +57,10 @@ def diff_command(
         say(console, "settings: the same")
 
 
-def difference(store: "Store", first: str, second: str, progress: Progress) -> dict[str, Any]:
+def difference(store: "Store", first: str, second: str, progress: OnProgress) -> dict[str, Any]:
     """All that is shown, as plain values."""
-    from strongreplay.kept.remembered import KINDS, read_parts
-    from strongreplay.records import flatten
+    from strongreplay.models.memory_view import KINDS, read_parts
+    from strongreplay.storage.records import flatten
 
     wanted = ("model", "net", "method", *KINDS)
     old, new = (read_parts(store, name, wanted)[1] for name in (first, second))
@@ -84,14 +84,14 @@ def difference(store: "Store", first: str, second: str, progress: Progress) -> d
 
 
 def accuracies(
-    old: Mapping[str, Any], new: Mapping[str, Any], progress: Progress
+    old: Mapping[str, Any], new: Mapping[str, Any], progress: OnProgress
 ) -> tuple[list[dict[str, Any]], str | None]:
     """Of each class both know, the largest loss first; or why there are none."""
     import torch
 
-    from strongreplay.kept.gate import compare, count_right
-    from strongreplay.kept.model import TO_ANSWER, model_of
-    from strongreplay.kept.plan import OWN
+    from strongreplay.models.gate import compare, count_right
+    from strongreplay.models.model import TO_ANSWER, model_of
+    from strongreplay.models.settings import OWN
 
     if old["model"]["shape"] != new["model"]["shape"]:
         return [], "the two take samples of different shapes"
@@ -119,7 +119,7 @@ def accuracies(
 
 def held_by_either(old: Mapping[str, Any], new: Mapping[str, Any]) -> "tuple[Tensor, list[Any]]":
     """Samples held out by one and not replayed by the other, each once, of classes that both know."""
-    from strongreplay.kept.remembered import all_images, names_of, samples_of
+    from strongreplay.models.memory_view import all_images, names_of, samples_of
 
     both = {*old["model"]["labels"]} & {*new["model"]["labels"]}
     found = [(samples_of(parts), names_of(parts), all_images(parts)) for parts in (old, new)]
@@ -145,7 +145,7 @@ def stacked(images: "list[Tensor]") -> "Tensor":
 
 def came_and_went(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[dict[str, Any]]:
     """By class: samples that only one of the two remembers."""
-    from strongreplay.kept.remembered import names_of, samples_of
+    from strongreplay.models.memory_view import names_of, samples_of
 
     before, after = (
         {

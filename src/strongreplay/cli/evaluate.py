@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from strongreplay.cli.answer import Device, Named, State, Threads, open_model
-from strongreplay.cli.told import SHOWN, listed, make_table, name_cell, plural, printable, tell_more
+from strongreplay.cli.predict import Device, Named, State, Threads, open_model
+from strongreplay.cli.update_output import SHOWN, listed, make_table, name_cell, plural, printable, tell_more
 from strongreplay.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from strongreplay.data.own import Chunk, Label
-    from strongreplay.kept.model import Model
-    from strongreplay.kept.store import Version
+    from strongreplay.data.user_data import Chunk, Label
+    from strongreplay.models.model import Model
+    from strongreplay.models.store import Version
 
 
 def evaluate_command(
@@ -41,7 +41,7 @@ def evaluate_command(
 ) -> None:
     """Accuracy by class, the most frequent mistakes, and what has changed since another version."""
     from strongreplay.cli.report import Bar as ReportBar
-    from strongreplay.data.own import read_chunk
+    from strongreplay.data.user_data import read_chunk
 
     if confusion and confusion.suffix.lower() != ".png":
         raise ConfigError(f"--confusion must be a .png file, got {confusion}; give it that ending")
@@ -148,7 +148,7 @@ def open_other(
     state: Path, version: "Version", against: str | None, device: str
 ) -> "tuple[Version, Model] | None":
     """The version to compare with; that it was learnt from, if it is still kept."""
-    from strongreplay.kept.store import Store
+    from strongreplay.models.store import Store
 
     name = version.parent if against is None else against
     if name is None or name == "none":

@@ -11,7 +11,7 @@ from strongreplay.errors import ConfigError
 if TYPE_CHECKING:
     from torch import nn
 
-    from strongreplay.kept.model import Model
+    from strongreplay.models.model import Model
 
 CHECKED = 100  # remembered samples that PyTorch and the file must agree on
 
@@ -39,11 +39,11 @@ def export_command(
     from rich.console import Console
 
     from strongreplay.cli.tables import counted, say, size
-    from strongreplay.cli.told import listed
-    from strongreplay.kept.export import export_onnx, require_packages
-    from strongreplay.kept.model import TO_ANSWER, model_of
-    from strongreplay.kept.remembered import KINDS, all_images, read_parts
-    from strongreplay.kept.store import Store
+    from strongreplay.cli.update_output import listed
+    from strongreplay.models.export import export_onnx, require_packages
+    from strongreplay.models.memory_view import KINDS, all_images, read_parts
+    from strongreplay.models.model import TO_ANSWER, model_of
+    from strongreplay.models.store import Store
 
     require_packages()
     found, parts = read_parts(Store(state), version, (*TO_ANSWER, *KINDS))
@@ -79,7 +79,7 @@ def answering_net(model: "Model") -> "nn.Module":
 
     from strongreplay.methods.averaged import AveragedNet
 
-    chosen = model.method.answering()
+    chosen = model.method.answering_net()
     net: nn.Module = deepcopy(chosen.copy if isinstance(chosen, AveragedNet) else chosen)
     head, num_classes = net.head, len(model.labels)
     assert isinstance(head, nn.Linear)

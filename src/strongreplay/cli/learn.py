@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from strongreplay.cli.told import present, printable
+from strongreplay.cli.update_output import present, printable
 from strongreplay.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from strongreplay.cli.progress import StopRequest
-    from strongreplay.engine import Position
-    from strongreplay.kept.store import Store, Version
-    from strongreplay.kept.update import Order, Outcome, Watcher
+    from strongreplay.models.learn import LearnOutcome, LearnRequest, Watcher
+    from strongreplay.models.store import Store, Version
+    from strongreplay.training.engine import Position
 
 REFUSED = 3  # exit code
 
@@ -127,10 +127,10 @@ def learn_command(
 
     import torch
 
-    from strongreplay.config import parse_settings
-    from strongreplay.devices import find_device
-    from strongreplay.kept.store import Store
-    from strongreplay.kept.update import MAX_DROP, Order
+    from strongreplay.models.learn import MAX_DROP, LearnRequest
+    from strongreplay.models.store import Store
+    from strongreplay.runs.config import parse_settings
+    from strongreplay.training.devices import find_device
 
     settings |= parse_settings(pairs)
     if threads:
@@ -141,7 +141,7 @@ def learn_command(
         version: Version | None = accept_candidate(Store(state), keep)
         notes: Sequence[str] | None = ()
     else:
-        order = Order(data, guard, settings, side, channels, limit, accept, again, restart, keep)
+        order = LearnRequest(data, guard, settings, side, channels, limit, accept, again, restart, keep)
         outcome = learn(state, order, place)
         version, notes = outcome.version, outcome.report.notes if outcome.report else None
     present(Store(state), version, notes, limit, show_all, as_json)
@@ -174,7 +174,7 @@ def class_names(text: str, data: Path | None) -> list[str | int]:
         import numpy as np
 
         from strongreplay.data.archives import BROKEN
-        from strongreplay.data.own import LABEL_NAMES
+        from strongreplay.data.user_data import LABEL_NAMES
 
         with contextlib.suppress(*BROKEN), np.load(data, allow_pickle=False) as arrays:  # else told later
             if any(arrays[name].dtype.kind in "iuf" for name in arrays.files if name.lower() in LABEL_NAMES):
@@ -186,10 +186,10 @@ def is_number(text: str) -> bool:
     return text.removeprefix("-").isdecimal()
 
 
-def learn(state: Path, order: "Order", device: Any) -> "Outcome":
+def learn(state: Path, order: "LearnRequest", device: Any) -> "LearnOutcome":
     """With a bar; a stop says how to go on."""
     from strongreplay.cli.progress import StopRequest
-    from strongreplay.kept import update
+    from strongreplay.models import learn as update
 
     with StopRequest() as stop, Bar(stop) as bar:
         try:
@@ -202,7 +202,7 @@ def learn(state: Path, order: "Order", device: Any) -> "Outcome":
 
 def accept_candidate(store: "Store", keep: int) -> "Version":
     """Put the refused update in use, without learning anything."""
-    from strongreplay.kept.store import CANDIDATE
+    from strongreplay.models.store import CANDIDATE
 
     if CANDIDATE not in store.names():
         raise DataError(f"{store.folder}: no refused update waits there; learn one with --data")
@@ -243,12 +243,12 @@ class Bar:
         self.progress.stop()
 
     def watcher(self) -> "Watcher":
-        from strongreplay.kept.update import Watcher
+        from strongreplay.models.learn import Watcher
 
         return Watcher(self.loading, self.begin, self.step, self.told, self.wants_stop)
 
     def loading(self, what: str, done: int, total: int) -> None:
-        from strongreplay.kept.update import Stopped
+        from strongreplay.models.learn import Stopped
 
         if self.stop.asked is not None:
             raise Stopped("stopped while reading; nothing has changed")

@@ -16,8 +16,8 @@ from strongreplay.errors import ConfigError, unknown
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from strongreplay.kept.erasure import Found
-    from strongreplay.kept.remembered import Remembered
+    from strongreplay.models.erasure import ErasedSamples
+    from strongreplay.models.memory_view import Remembered
 
 app = typer.Typer(help="Look at, write out or erase the samples a model remembers.", no_args_is_help=True)
 WEIGHTS_STAY = (
@@ -40,7 +40,7 @@ class Kept:
     rows: list[int]  # places of the samples among all of the version
 
     def images(self) -> "Tensor":
-        from strongreplay.kept.remembered import all_images
+        from strongreplay.models.memory_view import all_images
 
         return all_images(self.parts)[self.rows]
 
@@ -58,8 +58,8 @@ def choose(
 
 def read(state: Path, version: str | None, label: str | None = None) -> Kept:
     from strongreplay.cli.status import lineage
-    from strongreplay.kept.remembered import read_parts, samples_of
-    from strongreplay.kept.store import Store
+    from strongreplay.models.memory_view import read_parts, samples_of
+    from strongreplay.models.store import Store
 
     store = Store(state)
     found, parts = read_parts(store, version)
@@ -115,7 +115,7 @@ def show_command(
 ) -> None:
     """Draw the remembered images, a row a class; those held out to judge by have a frame."""
     from strongreplay.cli.show import open_console
-    from strongreplay.report.sheet import draw_sheet
+    from strongreplay.report.contact_sheet import draw_sheet
 
     kept, console = read(context.obj, version, label), open_console()
     if len(kept.parts["model"]["shape"]) != 3:
@@ -147,7 +147,7 @@ def export_command(
     Signs of a class's name that a folder's name cannot have are written as %XX, as in addresses.
     """
     from strongreplay.cli.show import open_console
-    from strongreplay.kept.extract import write_samples
+    from strongreplay.models.write_samples import write_samples
 
     kept = read(context.obj, version)
     with Bar() as bar:
@@ -177,12 +177,12 @@ def forget_command(
     the folder, and what a disk keeps of removed files, are out of reach.
     """
     from strongreplay.cli.show import open_console
-    from strongreplay.kept.erasure import forget
-    from strongreplay.kept.store import Store
+    from strongreplay.models.erasure import forget
+    from strongreplay.models.store import Store
 
     console = open_console()
 
-    def confirm(found: "Found") -> None:
+    def confirm(found: "ErasedSamples") -> None:
         bar.stop()
         describe(found)
         if yes:
@@ -227,7 +227,7 @@ class QuietBar(Bar):
             self.progress = None
 
 
-def describe(found: "Found") -> None:
+def describe(found: "ErasedSamples") -> None:
     """What will go, before it goes: notes, not results."""
     from rich.console import Console
 

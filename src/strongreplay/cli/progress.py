@@ -7,8 +7,8 @@ from typing import Any
 
 from rich.progress import Progress
 
-from strongreplay.engine import Position
-from strongreplay.run import Interrupted, Scores, Watcher
+from strongreplay.runs.run import Interrupted, Scores, Watcher
+from strongreplay.training.engine import Position
 
 REDRAW_SECONDS = 0.2
 LINE_SECONDS = 30  # a long run says how far it is in lines too, for logs and pipes
@@ -83,8 +83,8 @@ class BarWatcher(Watcher):
     def evaluated(self, index: int, scores: Scores) -> None:
         if time.monotonic() >= self.next_line:
             self.next_line = time.monotonic() + LINE_SECONDS
-            setting, row = next(iter(scores.items()))
+            scenario, row = next(iter(scores.items()))
             known = [value for value in row[: index + 1] if value is not None]
-            accuracy = f"{setting} {sum(known) / len(known):.2f} %"
+            accuracy = f"{scenario} {sum(known) / len(known):.2f} %"
             told = f"{self.name}: task {index + 1} of {self.num_tasks} learnt, {accuracy}"
             self.progress.console.print(told, highlight=False)

@@ -22,8 +22,8 @@ def report_command(
     out: Annotated[Path, typer.Option("--out", "-o", help="Where the page goes.")] = Path("report.html"),
 ) -> None:
     """Write one self-contained HTML page: verdicts on the paper, tables, figures, run details."""
-    from strongreplay.records import write_text
     from strongreplay.report.page import build, collect
+    from strongreplay.storage.records import write_text
 
     for path in paths:
         if not path.exists():

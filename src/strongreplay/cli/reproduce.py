@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strongreplay.cli.data import data_folder
+from strongreplay.cli.run import Protocol
 from strongreplay.cli.show import open_console
-from strongreplay.cli.train import Protocol
 from strongreplay.errors import ConfigError, DataError, unknown
-from strongreplay.recipes import recipe_of
-from strongreplay.recipes.paper import FINGERPRINTS, METHODS, TARGETS, Item, items
+from strongreplay.runs.paper import FINGERPRINTS, METHODS, TARGETS, PaperCell, items
+from strongreplay.runs.recipes import recipe_of
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from strongreplay.config import RunConfig
-    from strongreplay.grid import Session
-    from strongreplay.records import RunRecord
     from strongreplay.report.page import Found
-    from strongreplay.report.verdict import Cell
+    from strongreplay.report.verdicts import Cell
+    from strongreplay.runs.config import RunConfig
+    from strongreplay.runs.grid import RunOptions
+    from strongreplay.storage.records import RunRecord
 
 app = typer.Typer(
     help="The paper's tables and figures: list them, run what is missing, see what was reproduced.",
@@ -47,9 +47,9 @@ def list_command(
     quick: Annotated[bool, typer.Option("--quick", help="Without steps and hours; needs no torch.")] = False,
 ) -> None:
     """Every cell: what is published, how many seeds are recorded, and what a seed costs here."""
-    from strongreplay.cli.listing import print_table
-    from strongreplay.recipes import find_recipe
-    from strongreplay.records import told
+    from strongreplay.cli.list import print_table
+    from strongreplay.runs.recipes import find_recipe
+    from strongreplay.storage.records import told
 
     chosen = choose(target, only, protocol)
     costs = {} if quick else estimates(chosen)
@@ -75,13 +75,13 @@ def list_command(
         typer.echo("hours: training of one seed on one thread, about, from a trial on this machine", err=True)
 
 
-def estimates(chosen: list[Item]) -> dict[str, tuple[str, str]]:
+def estimates(chosen: list[PaperCell]) -> dict[str, tuple[str, str]]:
     """Steps and hours of a seed of each cell that can be run."""
     import torch
     from rich.console import Console
     from rich.progress import track
 
-    from strongreplay import estimate
+    from strongreplay.runs import estimate
 
     torch.set_num_threads(1)
     configs = {item.name: config_for(item, 0) for item in chosen if item.is_runnable}
@@ -113,12 +113,12 @@ def make_run_command(target: str) -> Callable[..., None]:
         threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of a run.")] = None,
         protocol: Protocol = "full",
     ) -> None:
-        from strongreplay.cli.train import parse_seeds
-        from strongreplay.grid import Session
-        from strongreplay.run import find_device
+        from strongreplay.cli.run import parse_seeds
+        from strongreplay.runs.grid import RunOptions
+        from strongreplay.runs.run import find_device
 
         chosen = choose(target, only, protocol)
-        session = Session(out, data_folder(data), str(find_device(device)))
+        session = RunOptions(out, data_folder(data), str(find_device(device)))
         run_cells(chosen, parse_seeds(seeds), session, jobs, threads)
 
     command.__doc__ = f"Run what is missing of it: {TARGETS[target]}."
@@ -143,7 +143,7 @@ def report_command(
     from strongreplay.cli.report import Bar
     from strongreplay.report.page import collect
     from strongreplay.report.reproduction import counts
-    from strongreplay.report.verdict import judge_all
+    from strongreplay.report.verdicts import judge_all
 
     if not out.exists():
         raise DataError(f"{out}: no such folder; make records with: ser reproduce table2 --only p-mnist,ser")
@@ -170,13 +170,13 @@ def report_command(
 
 def write_report(found: "Found", cells: "list[Cell]", folder: Path, figures: bool) -> None:
     from strongreplay.cli.report import Bar
-    from strongreplay.records import write_text
-    from strongreplay.report.gallery import all_figures
-    from strongreplay.report.hover import save
+    from strongreplay.report.figures import all_figures
     from strongreplay.report.page import build
     from strongreplay.report.reproduction import as_csv, as_latex, as_markdown
+    from strongreplay.report.svg import save
     from strongreplay.report.tables import group_records
-    from strongreplay.report.verdict import compare
+    from strongreplay.report.verdicts import compare
+    from strongreplay.storage.records import write_text
 
     write_text(folder / "verdicts.md", as_markdown(cells, compare(cells)))
     write_text(folder / "verdicts.csv", as_csv(cells))
@@ -189,8 +189,8 @@ def write_report(found: "Found", cells: "list[Cell]", folder: Path, figures: boo
 
 
 def renew_tables(records: "list[RunRecord]") -> None:
-    from strongreplay.records import write_text
     from strongreplay.report.markdown import renew
+    from strongreplay.storage.records import write_text
 
     files = [path for path in (Path("README.md"), Path("docs/results.md")) if path.exists()]
     if not files:
@@ -202,10 +202,10 @@ def renew_tables(records: "list[RunRecord]") -> None:
         typer.echo(f"{path}: {'as it was' if after == before else 'tables renewed'}")
 
 
-def judged(chosen: list[Item], out: Path) -> "list[Cell]":
+def judged(chosen: list[PaperCell], out: Path) -> "list[Cell]":
     """The cells with what is recorded; a folder that is not there has no records."""
-    from strongreplay.records import read_folder
-    from strongreplay.report.verdict import judge_all
+    from strongreplay.report.verdicts import judge_all
+    from strongreplay.storage.records import read_folder
 
     records, problems = read_folder([out]) if out.exists() else ([], [])
     tell_problems(problems)
@@ -217,14 +217,14 @@ def tell_problems(problems: list[str]) -> None:
         typer.echo(f"passed over {problem}", err=True)
 
 
-def choose(target: str | None, only: str, protocol: str = "full") -> list[Item]:
+def choose(target: str | None, only: str, protocol: str = "full") -> list[PaperCell]:
     """The cells of a target that match at least one word of every kind given."""
     recipe_of(protocol)  # says so if there is none of that name
     if target is not None and target not in TARGETS:
         raise unknown("target", target, TARGETS, "")
     chosen = [item for item in items(protocol) if target in (None, item.target)]
-    kinds: list[Callable[[Item], str]] = [
-        lambda item: item.stream, lambda item: item.method, lambda item: item.setting,
+    kinds: list[Callable[[PaperCell], str]] = [
+        lambda item: item.stream, lambda item: item.method, lambda item: item.scenario,
         lambda item: "" if item.memory_size is None else f"m{item.memory_size}", lambda item: item.name,
     ]  # fmt: skip
     wanted: dict[int, set[str]] = {}
@@ -244,8 +244,8 @@ def choose(target: str | None, only: str, protocol: str = "full") -> list[Item]:
     return found
 
 
-def config_for(item: Item, seed: int) -> "RunConfig":
-    from strongreplay.config import resolve
+def config_for(item: PaperCell, seed: int) -> "RunConfig":
+    from strongreplay.runs.config import resolve
 
     recipe = recipe_of(item.protocol)
     return resolve(item.stream, item.method, item.memory_size, seed, dict(item.settings), recipe)
@@ -256,8 +256,8 @@ def refresh_command() -> None:
     """For those who change recipes: write anew which records belong to which cell."""
     import json
 
-    from strongreplay import recipes
-    from strongreplay.records import write_text
+    from strongreplay.runs import recipes
+    from strongreplay.storage.records import write_text
 
     for protocol, name in FINGERPRINTS.items():
         path = Path(recipes.__file__).parent / "published" / name
@@ -267,7 +267,7 @@ def refresh_command() -> None:
 
 def fingerprints_now(protocol: str = "full") -> dict[str, str]:
     """As `recipes.paper.fingerprints` has them, from the configurations themselves."""
-    from strongreplay.records import fingerprint
+    from strongreplay.storage.records import fingerprint
 
     found = {}
     for item in items():
@@ -279,12 +279,12 @@ def fingerprints_now(protocol: str = "full") -> dict[str, str]:
 
 
 def run_cells(
-    chosen: list[Item], seeds: list[int], session: "Session", jobs: int, threads: int | None
+    chosen: list[PaperCell], seeds: list[int], session: "RunOptions", jobs: int, threads: int | None
 ) -> None:
     """Make the runs that are missing; several cells may need the same one."""
-    from strongreplay.cli.live import Board
-    from strongreplay.grid import Grid, missing
-    from strongreplay.records import fingerprint
+    from strongreplay.cli.grid_progress import GridProgress
+    from strongreplay.runs.grid import Grid, missing
+    from strongreplay.storage.records import fingerprint
 
     runnable = [item for item in chosen if item.is_runnable]
     configs = {
@@ -304,7 +304,7 @@ def run_cells(
     def standing(config: "RunConfig") -> tuple[str, str]:
         return standing_of([i for i in runnable if i.stream == config.stream], config, session.out)
 
-    board = Board(absent, standing)
+    board = GridProgress(absent, standing)
     failed = stopped = 0
     with board:
         for job in Grid(absent, session, jobs, threads).go(board.wants_stop, board.tick):
@@ -322,11 +322,11 @@ def run_cells(
         raise typer.Exit(1)
 
 
-def standing_of(chosen: list[Item], config: "RunConfig", out: Path) -> tuple[str, str]:
+def standing_of(chosen: list[PaperCell], config: "RunConfig", out: Path) -> tuple[str, str]:
     """Of the cells that a run counts for, such as Class-IL / Task-IL: recorded so far, and published."""
-    from strongreplay.records import fingerprint, read_folder, record_path
     from strongreplay.report.reproduction import texts
-    from strongreplay.report.verdict import judge_all
+    from strongreplay.report.verdicts import judge_all
+    from strongreplay.storage.records import fingerprint, read_folder, record_path
 
     held = config.to_dict()
     own = [item for item in chosen if item.fingerprint == fingerprint(held)]

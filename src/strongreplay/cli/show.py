@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from strongreplay.recipes.paper import Item
-    from strongreplay.records import RunRecord
     from strongreplay.report.tables import Group
+    from strongreplay.runs.paper import PaperCell
+    from strongreplay.storage.records import RunRecord
 
 
 def compare_command(
@@ -36,7 +36,7 @@ def show_command(
     ),
 ) -> None:
     """Print what records hold: settings, accuracy after each task, time and memory."""
-    from strongreplay.recipes.paper import TARGETS, items
+    from strongreplay.runs.paper import TARGETS, items
 
     console, cells = open_console(), {item.name: item for item in items()}
     for path in paths:
@@ -49,13 +49,13 @@ def show_command(
                 show_record(console, record)
 
 
-def show_cell(console: "Console", item: "Item", out: Path) -> None:
+def show_cell(console: "Console", item: "PaperCell", out: Path) -> None:
     """The runs behind a cell: what is published, what came of each seed, settings and commit."""
     from rich.table import Table
 
-    from strongreplay.records import record_path
     from strongreplay.report.reproduction import texts
-    from strongreplay.report.verdict import judge_all
+    from strongreplay.report.verdicts import judge_all
+    from strongreplay.storage.records import record_path
 
     cell = judge_all([item], load([out]))[0]
     _, published, ours, gap, verdict, note = texts(cell)
@@ -74,7 +74,7 @@ def show_cell(console: "Console", item: "Item", out: Path) -> None:
         seconds = measured.get("phases", {}).get("train", {}).get("seconds")
         table.add_row(
             str(record.seed),
-            f"{record.score(item.setting, item.score):.2f}",
+            f"{record.score(item.scenario, item.score):.2f}",
             "-" if seconds is None else f"{seconds:.1f}",
             str(measured.get("started", "-"))[:19],
             str(measured.get("versions", {}).get("commit", "-")),
@@ -88,7 +88,7 @@ def show_cell(console: "Console", item: "Item", out: Path) -> None:
 
 def show_settings(console: "Console", config: dict[str, Any]) -> None:
     """As they are typed: a space between two of them, as commas make lists."""
-    from strongreplay.records import flatten, told
+    from strongreplay.storage.records import flatten, told
 
     settings = " ".join(f"{key}={told(value)}" for key, value in flatten(config).items())
     console.print(f"settings: {settings}", highlight=False, soft_wrap=True, markup=False)
@@ -96,7 +96,7 @@ def show_settings(console: "Console", config: dict[str, Any]) -> None:
 
 def load(paths: list[Path]) -> "list[RunRecord]":
     """All records found; what is damaged or foreign is named and passed over."""
-    from strongreplay.records import read_folder
+    from strongreplay.storage.records import read_folder
 
     for path in paths:
         if not path.exists():
@@ -141,18 +141,18 @@ def comparison(stream: str, groups: "list[Group]") -> "Table":
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from strongreplay.report.looks import TITLES
+    from strongreplay.report.styles import TITLES
 
-    settings = [s for s in TITLES if any(s in group.records[0].settings for group in groups)]
+    scenarios = [s for s in TITLES if any(s in group.records[0].scenarios for group in groups)]
     numbers = [("average_accuracy", "accuracy", max), ("forgetting", "forgetting", min)]
     title = f"{stream}: mean ± deviation over n seeds, in per cent; best in bold"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     table.add_column("method", no_wrap=True)
     table.add_column("memory", justify="right", no_wrap=True)
     columns: list[list[str]] = []
-    for setting in settings:
+    for scenario in scenarios:
         for score, heading, best_of in numbers:
-            cells = [group.score(setting, score) for group in groups]
+            cells = [group.score(scenario, score) for group in groups]
             # Joint training is an upper bound, not a competitor.
             rivals = [
                 cell.mean
@@ -161,7 +161,7 @@ def comparison(stream: str, groups: "list[Group]") -> "Table":
             ]
             best = best_of(rivals) if rivals else None
             columns.append([bold(str(cell or "-"), cell is not None and cell.mean == best) for cell in cells])
-            table.add_column(f"{TITLES[setting]}\n{heading}", justify="right", no_wrap=True)
+            table.add_column(f"{TITLES[scenario]}\n{heading}", justify="right", no_wrap=True)
     table.add_column("n", justify="right")
     for group, *texts in zip(groups, *columns, strict=True):
         size = "-" if group.memory_size is None else str(group.memory_size)
@@ -176,13 +176,13 @@ def bold(text: str, wanted: bool) -> str:
 def show_record(console: "Console", record: "RunRecord") -> None:
     from rich.table import Table
 
-    from strongreplay.report.looks import TITLES
+    from strongreplay.report.styles import TITLES
 
     size = "" if record.memory_size is None else f", memory {record.memory_size}"
     console.rule(f"{record.stream}, {record.method}{size}, seed {record.seed}", align="left")
-    for setting in record.settings:
-        rows = record.matrix(setting)
-        table = Table(title=f"{TITLES.get(setting, setting)}: accuracy (%) by task", title_justify="left")
+    for scenario in record.scenarios:
+        rows = record.matrix(scenario)
+        table = Table(title=f"{TITLES.get(scenario, scenario)}: accuracy (%) by task", title_justify="left")
         table.add_column("after")
         for task in range(len(rows[-1])):
             table.add_column(f"{task + 1}", justify="right")
@@ -191,13 +191,13 @@ def show_record(console: "Console", record: "RunRecord") -> None:
             table.add_row(after, *("" if value is None else f"{value:.1f}" for value in row))
         console.print(table)
         scores = {
-            key: record.score(setting, key)
-            for key in record.results["accuracy"][setting]
+            key: record.score(scenario, key)
+            for key in record.results["accuracy"][scenario]
             if key not in ("matrix", "untrained")
         }
         told = (f"{key.replace('_', ' ')} {value:.2f}" for key, value in scores.items() if value is not None)
         console.print(", ".join(told), highlight=False)
-        nets = {name: scores[setting]["average_accuracy"] for name, scores in record.nets.items()}
+        nets = {name: scores[scenario]["average_accuracy"] for name, scores in record.nets.items()}
         if nets:
             told = (f"{name} {value:.2f}" for name, value in nets.items() if value is not None)
             console.print(f"average accuracy of each net: {', '.join(told)}", highlight=False)

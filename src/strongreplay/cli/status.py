@@ -13,8 +13,8 @@ from strongreplay.cli.tables import counted, moment, per_cent, print_json, print
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from strongreplay.kept.remembered import Remembered
-    from strongreplay.kept.store import Store, Version
+    from strongreplay.models.memory_view import Remembered
+    from strongreplay.models.store import Store, Version
 
 
 def status_command(
@@ -26,7 +26,7 @@ def status_command(
 ) -> None:
     """Show what a model knows: classes and when they were learnt, its memory, its versions."""
     from strongreplay.cli.show import open_console
-    from strongreplay.kept.store import Store
+    from strongreplay.models.store import Store
 
     told = account(Store(state), lambda text: typer.echo(f"note: {text}", err=True))
     if as_json:
@@ -42,8 +42,8 @@ def status_command(
 
 def account(store: "Store", tell: Callable[[str], None]) -> dict[str, Any]:
     """All that is shown, as plain values."""
-    from strongreplay.kept.budget import Budget
-    from strongreplay.kept.remembered import KINDS, read_parts, samples_of
+    from strongreplay.models.budget import Budget
+    from strongreplay.models.memory_view import KINDS, read_parts, samples_of
 
     version, parts = read_parts(store, None)
     found, model, samples = store.versions(tell), parts["model"], samples_of(parts)
@@ -159,8 +159,8 @@ def tally(about: dict[str, Any]) -> dict[Any, tuple[int, int]]:
 
 
 def candidate_of(store: "Store") -> dict[str, Any] | None:
-    from strongreplay.kept.store import CANDIDATE
-    from strongreplay.kept.update import verdict_of
+    from strongreplay.models.learn import verdict_of
+    from strongreplay.models.store import CANDIDATE
 
     if CANDIDATE not in store.names():
         return None
@@ -179,8 +179,8 @@ def candidate_of(store: "Store") -> dict[str, Any] | None:
 
 def stopped_of(store: "Store") -> dict[str, Any] | None:
     from strongreplay.errors import DataError
-    from strongreplay.kept.store import WORK
-    from strongreplay.state import checkpoints, read_manifest
+    from strongreplay.models.store import WORK
+    from strongreplay.storage.state import checkpoints, read_manifest
 
     for path in checkpoints(store.folder / WORK):
         try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from strongreplay.cli.told import printable
+from strongreplay.cli.update_output import printable
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -1,1 +1,5 @@
-"""From files and arrays to streams of tasks."""
+"""Data: published datasets, a user's own images and tables, whole-batch views, and streams of tasks.
+
+May import: errors, protocol.
+Public: streams.STREAMS, streams.build_stream, streams.split_by_class, user_data.read_chunk, views.
+"""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from strongreplay.errors import DataError
 
-Progress = Callable[[str, int, int], None]  # what, done, total (0 when unknown)
+OnProgress = Callable[[str, int, int], None]  # what, done, total (0 when unknown)
 Bytes = NDArray[np.uint8]
 
 CHUNK_SIZE = 1 << 22

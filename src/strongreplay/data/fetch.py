@@ -4,7 +4,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from strongreplay.data.archives import CHUNK_SIZE, Archive, Progress, checksum_fault
+from strongreplay.data.archives import CHUNK_SIZE, Archive, OnProgress, checksum_fault
 from strongreplay.errors import DataError
 
 TIMEOUT = 30.0  # seconds without a byte before the next mirror is tried
@@ -13,7 +13,7 @@ TIMEOUT = 30.0  # seconds without a byte before the next mirror is tried
 class _Bar:
     """The shape of progress bar that pooch drives, handed on to a callback."""
 
-    def __init__(self, what: str, progress: Progress) -> None:
+    def __init__(self, what: str, progress: OnProgress) -> None:
         self.what, self.progress = what, progress
         self.total = self.done = 0
 
@@ -28,7 +28,7 @@ class _Bar:
         pass
 
 
-def download(archive: Archive, folder: Path, progress: Progress | None = None) -> Path:
+def download(archive: Archive, folder: Path, progress: OnProgress | None = None) -> Path:
     """Fetch the archive into the data folder from the first mirror that has the right bytes."""
     target = folder / archive.path
     try:
@@ -56,7 +56,7 @@ def download(archive: Archive, folder: Path, progress: Progress | None = None) -
     )
 
 
-def _download_from(mirror: str, path: Path, checksum: str, progress: Progress | None) -> None:
+def _download_from(mirror: str, path: Path, checksum: str, progress: OnProgress | None) -> None:
     import pooch  # type: ignore[import-untyped]
 
     bar = _Bar(path.name, progress) if progress else False

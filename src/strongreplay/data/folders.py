@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from strongreplay.data.archives import BROKEN, Bytes, Damaged, Progress, reading
+from strongreplay.data.archives import BROKEN, Bytes, Damaged, OnProgress, reading
 from strongreplay.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Images:
     paths: list[str]  # relative to the folder
 
 
-class Item(NamedTuple):
+class ImageEntry(NamedTuple):
     """One image to read: its name for the user, its label, and the file after following links."""
 
     name: str
@@ -71,7 +71,7 @@ def read_images(
     source: Path,
     side: int | None,
     channels: int | None,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
     *,
     largest: int | None = None,
 ) -> Images:
@@ -122,12 +122,12 @@ def choose_channels(headers: Sequence[Header]) -> int:
     return 1 if all(header.is_grey for header in headers) else 3
 
 
-def report(progress: Progress | None, done: int, total: int) -> None:
+def report(progress: OnProgress | None, done: int, total: int) -> None:
     if progress and (done % PROGRESS_STEP == 0 or done == total):
         progress("reading images", done, total)
 
 
-def list_folder(folder: Path) -> list[Item]:
+def list_folder(folder: Path) -> list[ImageEntry]:
     """The images of each class folder, classes and files by name; what lies deeper is not looked at."""
     root = folder.resolve()
     items = []
@@ -143,7 +143,7 @@ def list_folder(folder: Path) -> list[Item]:
             )
         for path in files:
             name = f"{label}/{check_name(path.name, place)}"
-            items.append(Item(name, label, _inside(path, root)))
+            items.append(ImageEntry(name, label, _inside(path, root)))
     if not items:
         raise DataError(
             f"{folder} must hold a folder for each class, got none; sort the images into folders "
@@ -152,7 +152,7 @@ def list_folder(folder: Path) -> list[Item]:
     return items
 
 
-def list_manifest(manifest: Path) -> list[Item]:
+def list_manifest(manifest: Path) -> list[ImageEntry]:
     """The images that a CSV file with the header path,label names, in its order."""
     remedy = f"write UTF-8 lines under the header {','.join(HEADER)}"
     with telling(manifest, remedy):
@@ -171,13 +171,13 @@ def list_manifest(manifest: Path) -> list[Item]:
     return items
 
 
-def _manifest_item(manifest: Path, root: Path, line: int, row: list[str]) -> Item:
+def _manifest_item(manifest: Path, root: Path, line: int, row: list[str]) -> ImageEntry:
     where = f"{manifest} line {line}"
     if len(row) != len(HEADER):
         raise DataError(f"{where} must have a path and a label, got {len(row)} fields; mend the line")
     path, label = row[0], row[1].strip()  # a blank beside the comma must not make another class
     file = _inside(manifest.parent / check_name(path, where), root)
-    return Item(file.relative_to(root).as_posix(), check_name(label, where), file)
+    return ImageEntry(file.relative_to(root).as_posix(), check_name(label, where), file)
 
 
 def decode(image: "Image.Image", side: int | None, channels: int) -> Bytes:

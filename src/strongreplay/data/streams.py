@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from strongreplay.data import files
+from strongreplay.data import datasets
 from strongreplay.data.views import crop_flip, normalise, scale
 from strongreplay.errors import ConfigError, DataError, unknown
-from strongreplay.types import Split, Task, View, derive_generator
+from strongreplay.protocol import Split, Task, View, derive_generator
 
-Setting = Literal["class-il", "domain-il"]
+Scenario = Literal["class-il", "domain-il"]
 Part = Literal["train", "test"]
 ViewMaker = Callable[[torch.Generator], View]
 
@@ -30,7 +30,7 @@ ViewMaker = Callable[[torch.Generator], View]
 class Stream:
     """A sequence of tasks, built one at a time."""
 
-    setting: Setting
+    scenario: Scenario
     task_classes: tuple[tuple[int, ...], ...]
     input_shape: tuple[int, ...]
     make: Callable[[int, Part], Split]
@@ -172,7 +172,7 @@ def hold_out(stream: Stream, fraction: float, seed: int = 0) -> Stream:
     return replace(stream, make=make)
 
 
-Scenario = Callable[[Split, Split, int, int, torch.Generator], Stream]
+TaskMaker = Callable[[Split, Split, int, int, torch.Generator], Stream]
 
 
 def by_class(
@@ -197,29 +197,31 @@ def rotated(
 
 @dataclass(frozen=True, slots=True)
 class StreamRow:
-    """One stream of the table: dataset, scenario, pre-processing and the net it is published with."""
+    """One stream of the table: dataset, how it becomes tasks, and the net it is published with."""
 
     dataset: str
-    scenario: Scenario
+    make_tasks: TaskMaker
     num_tasks: int
     net: str
 
     @property
-    def setting(self) -> Setting:
-        return "class-il" if self.scenario is by_class else "domain-il"
+    def scenario(self) -> Scenario:
+        return "class-il" if self.make_tasks is by_class else "domain-il"
 
     @property
     def about(self) -> str:
-        num_classes = files.DATASETS[self.dataset].num_classes
-        share = num_classes // self.num_tasks if self.setting == "class-il" else num_classes
+        num_classes = datasets.DATASETS[self.dataset].num_classes
+        share = num_classes // self.num_tasks if self.scenario == "class-il" else num_classes
         kind = (
-            "Class-IL and Task-IL" if self.setting == "class-il" else f"Domain-IL, {self.scenario.__name__}"
+            "Class-IL and Task-IL"
+            if self.scenario == "class-il"
+            else f"Domain-IL, {self.make_tasks.__name__}"
         )
         return f"{self.dataset}, {self.num_tasks} tasks x {share} classes, {kind}, {self.net}"
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Preprocessing:
     """How a dataset's images are shown to a net; the default leaves pixels in [0, 1] and augments nothing."""
 
     mean: tuple[float, ...] = ()
@@ -227,10 +229,10 @@ class Look:
     pad: int = 0
 
 
-LOOKS: dict[str, Look] = {
-    "cifar10": Look((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2615), 4),
-    "cifar100": Look((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761), 4),
-    "tinyimagenet": Look((0.4802, 0.4480, 0.3975), (0.2770, 0.2691, 0.2821), 4),
+PREPROCESSING: dict[str, Preprocessing] = {
+    "cifar10": Preprocessing((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2615), 4),
+    "cifar100": Preprocessing((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761), 4),
+    "tinyimagenet": Preprocessing((0.4802, 0.4480, 0.3975), (0.2770, 0.2691, 0.2821), 4),
 }
 
 STREAMS: dict[str, StreamRow] = {
@@ -250,18 +252,20 @@ STREAMS: dict[str, StreamRow] = {
 
 
 def build_stream(
-    name: str, seed: int = 0, folder: Path | None = None, progress: files.Progress | None = None
+    name: str, seed: int = 0, folder: Path | None = None, progress: datasets.OnProgress | None = None
 ) -> Stream:
     """The named stream, transforms drawn from `seed`, data read from `folder` (default: the cache folder)."""
     if name not in STREAMS:
         raise unknown("stream", name, STREAMS, "See: ser list streams")
     row = STREAMS[name]
-    train, test = files.load(row.dataset, folder or files.default_folder(), progress)
-    num_classes = files.DATASETS[row.dataset].num_classes
-    stream = row.scenario(train, test, num_classes, row.num_tasks, derive_generator(seed, "transforms"))
-    look = LOOKS.get(row.dataset, Look())
-    test_view = normalise(look.mean, look.std) if look.mean else scale
-    return replace(stream, test_view=test_view, train_view=partial(make_train_view, test_view, look.pad))
+    train, test = datasets.load(row.dataset, folder or datasets.default_folder(), progress)
+    num_classes = datasets.DATASETS[row.dataset].num_classes
+    stream = row.make_tasks(train, test, num_classes, row.num_tasks, derive_generator(seed, "transforms"))
+    preprocessing = PREPROCESSING.get(row.dataset, Preprocessing())
+    test_view = normalise(preprocessing.mean, preprocessing.std) if preprocessing.mean else scale
+    return replace(
+        stream, test_view=test_view, train_view=partial(make_train_view, test_view, preprocessing.pad)
+    )
 
 
 def make_train_view(plain: View, pad: int, generator: torch.Generator) -> View:

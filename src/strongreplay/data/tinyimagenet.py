@@ -22,9 +22,9 @@ from typing import IO, NamedTuple
 import numpy as np
 import torch
 
-from strongreplay.data.archives import Bytes, Damaged, Finding, Progress, digest, exists, reading
+from strongreplay.data.archives import Bytes, Damaged, Finding, OnProgress, digest, exists, reading
 from strongreplay.errors import DataError
-from strongreplay.types import Split
+from strongreplay.protocol import Split
 
 TREE = "tiny-imagenet-200"
 CACHE = f"{TREE}.cache"
@@ -140,7 +140,7 @@ def list_images(source: Source, counts: Counts) -> Listing:
     return Listing(wnids, {"train": train, "test": list(test.items())})
 
 
-def read_images(source: Source, listing: Listing, split: str, progress: Progress | None) -> Iterator[Bytes]:
+def read_images(source: Source, listing: Listing, split: str, progress: OnProgress | None) -> Iterator[Bytes]:
     """The decoded images of a split, one after another."""
     files = listing.splits[split]
     for done, (name, _) in enumerate(files, start=1):
@@ -152,7 +152,7 @@ def read_images(source: Source, listing: Listing, split: str, progress: Progress
             progress(f"decoding {split} images", done, len(files))
 
 
-def read(folder: Path, counts: Counts, progress: Progress | None = None) -> tuple[Split, Split]:
+def read(folder: Path, counts: Counts, progress: OnProgress | None = None) -> tuple[Split, Split]:
     """Both splits, images memory-mapped; the first time everything is decoded into the cache."""
     cache = folder / CACHE
     if not exists(cache):
@@ -185,7 +185,7 @@ def _only_one_process(folder: Path) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
-def _make_cache(folder: Path, counts: Counts, progress: Progress | None) -> None:
+def _make_cache(folder: Path, counts: Counts, progress: OnProgress | None) -> None:
     for stale in folder.glob(f"{CACHE}.part-*"):
         shutil.rmtree(stale)
     part = folder / f"{CACHE}.part-{uuid.uuid4().hex}"
@@ -204,7 +204,9 @@ def _make_cache(folder: Path, counts: Counts, progress: Progress | None) -> None
             shutil.rmtree(part, ignore_errors=True)
 
 
-def _write_split(part: Path, source: Source, listing: Listing, split: str, progress: Progress | None) -> None:
+def _write_split(
+    part: Path, source: Source, listing: Listing, split: str, progress: OnProgress | None
+) -> None:
     labels = np.array([label for _, label in listing.splits[split]], np.int64)
     np.save(part / f"{split}-labels.npy", labels, allow_pickle=False)
     # Written one after another and not through a memory map, where a full disk would kill the process.
@@ -282,7 +284,7 @@ def _read_manifest(cache: Path, counts: Counts) -> dict[str, str]:
         return sums
 
 
-def check(folder: Path, counts: Counts, progress: Progress | None = None) -> list[Finding]:
+def check(folder: Path, counts: Counts, progress: OnProgress | None = None) -> list[Finding]:
     """What is right and wrong with the cache and the tree, every byte read; the zip has its checksum."""
     findings = []
     for place, verify in ((CACHE, _check_cache), (TREE, _check_tree)):
@@ -295,7 +297,7 @@ def check(folder: Path, counts: Counts, progress: Progress | None = None) -> lis
     return findings
 
 
-def _check_cache(folder: Path, counts: Counts, progress: Progress | None) -> str:
+def _check_cache(folder: Path, counts: Counts, progress: OnProgress | None) -> str:
     cache = folder / CACHE
     open_cache(cache, counts)
     for done, (name, expected) in enumerate(_read_manifest(cache, counts).items(), start=1):
@@ -306,7 +308,7 @@ def _check_cache(folder: Path, counts: Counts, progress: Progress | None) -> str
     return "checksums and structure are right"
 
 
-def _check_tree(folder: Path, counts: Counts, progress: Progress | None) -> str:
+def _check_tree(folder: Path, counts: Counts, progress: OnProgress | None) -> str:
     source = Source(folder)
     listing = list_images(source, counts)
     for split in listing.splits:

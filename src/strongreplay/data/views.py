@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from strongreplay.types import View
+from strongreplay.protocol import View
 
 
 def scale(images: Tensor) -> Tensor:

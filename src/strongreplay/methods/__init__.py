@@ -9,9 +9,9 @@ from torch import nn
 
 from strongreplay.errors import ConfigError, unknown
 from strongreplay.methods.base import Method, MethodConfig
-from strongreplay.types import Problem
+from strongreplay.protocol import Problem
 
-ALL_SETTINGS = ("class-il", "task-il", "domain-il")
+ALL_SCENARIOS = ("class-il", "task-il", "domain-il")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class MethodRow:
     paper: str
     keeps: str = "nothing"
     needs: str = "nothing"
-    settings: tuple[str, ...] = ALL_SETTINGS
-    refusal: str = ""  # why a setting is missing above
+    scenarios: tuple[str, ...] = ALL_SCENARIOS
+    refusal: str = ""  # why a scenario is missing above
     on_union: bool = False  # trains once, on all tasks together
     net: str | None = None  # the net it is made for, where that is not the stream's
     grows: bool = False  # goes on when the head gets more outputs
@@ -79,7 +79,7 @@ METHODS: dict[str, MethodRow] = {
         "Li and Hoiem 2016",
         keeps="logits of the current task",
         needs="boundaries, classes of each task",
-        settings=("class-il", "task-il"),
+        scenarios=("class-il", "task-il"),
         refusal="needs disjoint classes per task",
         cost=1.4,
     ),
@@ -117,7 +117,7 @@ METHODS: dict[str, MethodRow] = {
         "Rebuffi et al. 2017",
         keeps="exemplars by class, old net",
         needs="boundaries, classes of each task",
-        settings=("class-il", "task-il"),
+        scenarios=("class-il", "task-il"),
         refusal="needs disjoint classes per task",
         cost=2,
     ),
@@ -154,7 +154,7 @@ METHODS: dict[str, MethodRow] = {
         "Buzzega et al. 2020",
         keeps="memory with losses",
         needs="boundaries, classes of each task",
-        settings=("class-il", "task-il"),
+        scenarios=("class-il", "task-il"),
         refusal="needs disjoint classes per task",
         cost=2.2,
     ),
@@ -183,7 +183,7 @@ METHODS: dict[str, MethodRow] = {
         "Bang et al. 2021",
         keeps="memory by class",
         needs="boundaries, classes of each task",
-        settings=("class-il", "task-il"),
+        scenarios=("class-il", "task-il"),
         refusal="is published for disjoint classes per task only",
         cost=2,
     ),
@@ -203,7 +203,7 @@ METHODS: dict[str, MethodRow] = {
         "Bhat et al. 2023",
         keeps="memory with tasks, gates by task, averaged net",
         needs="boundaries",
-        settings=("class-il", "task-il"),
+        scenarios=("class-il", "task-il"),
         refusal="needs task identity in training, so the SER paper leaves it out of Domain-IL",
         cost=5,
     ),
@@ -214,7 +214,7 @@ METHODS: dict[str, MethodRow] = {
         "Wang et al. 2022",
         keeps="memory with logits, importance of attention",
         needs="boundaries, classes of each task",
-        settings=("class-il", "task-il"),
+        scenarios=("class-il", "task-il"),
         refusal="needs disjoint classes per task",
         net="lvt",
         cost=2,
@@ -226,7 +226,7 @@ METHODS: dict[str, MethodRow] = {
         "Cha et al. 2021",
         keeps="memory by class, old net",
         needs="boundaries, classes of each task",
-        settings=("class-il", "task-il"),
+        scenarios=("class-il", "task-il"),
         refusal="needs disjoint classes per task",
         cost=4,
     ),
@@ -249,11 +249,11 @@ def method_row(name: str) -> MethodRow:
     return METHODS[name]
 
 
-def check_setting(name: str, setting: str, stream: str) -> None:
+def check_scenario(name: str, scenario: str, stream: str) -> None:
     """Refuse a method where it is not defined, and say why."""
     row = method_row(name)
-    if setting not in row.settings:
-        raise ConfigError(f"{name} {row.refusal}; {stream} is {setting.title().replace('Il', 'IL')}")
+    if scenario not in row.scenarios:
+        raise ConfigError(f"{name} {row.refusal}; {stream} is {scenario.title().replace('Il', 'IL')}")
 
 
 def build_method(name: str, net: nn.Module, problem: Problem, **settings: object) -> Method:
@@ -262,4 +262,4 @@ def build_method(name: str, net: nn.Module, problem: Problem, **settings: object
     return row.build(net, problem, row.config(**settings))
 
 
-__all__ = ["METHODS", "Method", "MethodConfig", "MethodRow", "build_method", "check_setting", "method_row"]
+__all__ = ["METHODS", "Method", "MethodConfig", "MethodRow", "build_method", "check_scenario", "method_row"]

@@ -23,7 +23,7 @@ from strongreplay.methods.base import (
     share_of_memory,
 )
 from strongreplay.methods.gradients import descend_along, flat_gradient, trainable
-from strongreplay.types import Batch, Task, Terms
+from strongreplay.protocol import Batch, Task, Terms
 
 
 class Sample(NamedTuple):

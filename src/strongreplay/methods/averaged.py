@@ -103,7 +103,7 @@ class Averaging(Method):
         if self.averaged:
             self.averaged.take_head()
 
-    def answering(self) -> nn.Module:
+    def answering_net(self) -> nn.Module:
         return self.averaged or self.net
 
     def predictors(self) -> dict[str, nn.Module]:

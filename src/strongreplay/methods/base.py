@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from strongreplay.errors import ConfigError
 from strongreplay.nets import Classifier
-from strongreplay.types import Batch, Problem, Task, Terms, View
+from strongreplay.protocol import Batch, Problem, Task, Terms, View
 
 
 class MethodConfig(BaseModel):
@@ -54,10 +54,10 @@ class Method(nn.Module):
 
     def predict(self, inputs: Tensor) -> Tensor:
         """(B, C) scores over classes."""
-        logits: Tensor = self.answering()(inputs)
+        logits: Tensor = self.answering_net()(inputs)
         return logits
 
-    def answering(self) -> nn.Module:
+    def answering_net(self) -> nn.Module:
         """The net that predicts; some methods have several."""
         return self.net
 
@@ -70,7 +70,7 @@ class Method(nn.Module):
         return batch_size
 
 
-class Draws(nn.Module):
+class SavedGenerator(nn.Module):
     """A generator that saves and loads with the method that owns it."""
 
     def __init__(self, generator: torch.Generator) -> None:
@@ -149,7 +149,7 @@ def evaluation_mode(net: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def plain_answer(net: nn.Module, inputs: Tensor) -> Tensor:
+def eval_logits(net: nn.Module, inputs: Tensor) -> Tensor:
     """The net's logits in evaluation mode, its own mode and statistics left as they were."""
     with evaluation_mode(net):
         logits: Tensor = net(inputs)
@@ -157,7 +157,7 @@ def plain_answer(net: nn.Module, inputs: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def answer_all(
+def predict_all(
     net: nn.Module, images: Tensor, view: View, ask: Callable[[Tensor], Tensor] | None = None
 ) -> Tensor:
     """What the net, or a part of it, says in evaluation mode to any number of images, on the net's device."""
@@ -191,7 +191,7 @@ def squared_distance(logits: Tensor, target: Tensor, ragged: bool, summed: bool 
     return (sums if summed else sums / known.sum(1)).mean()
 
 
-def load_late(module: nn.Module, state_dict: dict[str, Any], prefix: str, *names: str) -> None:
+def allocate_buffers(module: nn.Module, state_dict: dict[str, Any], prefix: str, *names: str) -> None:
     """Make room for buffers that appear while learning, as the state has them, before it is loaded."""
     device = next(module.parameters()).device
     for name in names:
@@ -223,18 +223,18 @@ def check_one_a_class(method: str, memory_size: int, problem: Problem) -> None:
 
 
 __all__ = [
-    "Draws",
     "Method",
     "MethodConfig",
     "OldNet",
     "Problem",
     "ReplayConfig",
-    "answer_all",
+    "SavedGenerator",
+    "allocate_buffers",
     "check_one_a_class",
     "descend",
+    "eval_logits",
     "evaluation_mode",
-    "load_late",
-    "plain_answer",
+    "predict_all",
     "replay_count",
     "share_of_memory",
     "squared_distance",

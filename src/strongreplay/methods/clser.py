@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from strongreplay.memory import Memory
 from strongreplay.methods.averaged import AveragedNet, Statistics
 from strongreplay.methods.base import Method, Problem, ReplayConfig, descend, replay_count
-from strongreplay.types import Batch, Terms
+from strongreplay.protocol import Batch, Terms
 
 
 class Sample(NamedTuple):
@@ -79,7 +79,7 @@ class CLSER(Method):
         self.plastic.take_head()
         self.stable.take_head()
 
-    def answering(self) -> nn.Module:
+    def answering_net(self) -> nn.Module:
         return self.predictors()[self.config.eval_net]
 
     def predictors(self) -> dict[str, nn.Module]:

@@ -25,21 +25,21 @@ from torch.nn.functional import cross_entropy, normalize
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import MultiStepLR
 
-from strongreplay.augment.contrast import contrast_view
+from strongreplay.data.augment.contrast import contrast_view
 from strongreplay.errors import ConfigError
 from strongreplay.memory import Memory
 from strongreplay.methods.base import (
-    Draws,
     Method,
     MethodConfig,
     OldNet,
     Problem,
-    answer_all,
+    SavedGenerator,
     descend,
+    predict_all,
     with_features,
 )
 from strongreplay.nets import Classifier, seeded_init
-from strongreplay.types import Batch, Split, Task, Terms, View
+from strongreplay.protocol import Batch, Split, Task, Terms, View
 
 BASE_TEMPERATURE = 0.07
 NUM_PROJECTED = 128
@@ -113,7 +113,10 @@ class Co2L(Method):
         self.teacher = Teacher(self.net, self.config.teacher_bn)
         self.memory = Memory(Exemplar, self.config.memory_size, problem.generator("memory"))
         # The probe has draws of its own, so that it makes no difference to the encoder.
-        self.views, self.probing = Draws(problem.generator("contrast")), Draws(problem.generator("probe"))
+        self.views, self.probing = (
+            SavedGenerator(problem.generator("contrast")),
+            SavedGenerator(problem.generator("probe")),
+        )
         # (C,) the classes whose samples are anchors; all while no task has begun
         self.register_buffer("current", torch.ones(problem.num_classes, dtype=torch.bool))
 
@@ -138,7 +141,7 @@ class Co2L(Method):
         found = losses(vectors, config.temperature, *goals.values())
         return descend(optimizer, dict(zip(goals, found, strict=True)))
 
-    def view(self, images: Tensor, draws: Draws) -> Tensor:
+    def view(self, images: Tensor, draws: SavedGenerator) -> Tensor:
         config = self.config
         return self.plain_view(
             contrast_view(images, draws.generator, config.crop_scale, config.flip, config.jitter)
@@ -173,7 +176,7 @@ class Co2L(Method):
         optimizer.zero_grad()  # a head without gradient is passed over when the encoder is trained
 
     def features(self, images: Tensor, view: View) -> Tensor:
-        return answer_all(self.net, images, view, self.net.classifier.features)
+        return predict_all(self.net, images, view, self.net.classifier.features)
 
     def renew_memory(self, task: Task) -> None:
         """Old classes give up room at random, and the task's own classes fill it."""

@@ -22,7 +22,7 @@ from strongreplay.methods.base import (
     replay_count,
     squared_distance,
 )
-from strongreplay.types import Batch, Terms
+from strongreplay.protocol import Batch, Terms
 
 
 class Sample(NamedTuple):

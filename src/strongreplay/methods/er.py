@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from strongreplay.memory import Memory
 from strongreplay.methods.averaged import Averaging, AveragingConfig
 from strongreplay.methods.base import Problem, descend, replay_count
-from strongreplay.types import Batch, Terms
+from strongreplay.protocol import Batch, Terms
 
 
 class Sample(NamedTuple):

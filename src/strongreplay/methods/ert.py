@@ -20,8 +20,8 @@ from torch.nn.functional import cross_entropy, log_softmax, nll_loss
 from torch.optim import Optimizer
 
 from strongreplay.memory import ChoosyMemory, draw, draw_distinct
-from strongreplay.methods.base import Method, Problem, ReplayConfig, answer_all, descend, replay_count
-from strongreplay.types import Batch, Task, Terms
+from strongreplay.methods.base import Method, Problem, ReplayConfig, descend, predict_all, replay_count
+from strongreplay.protocol import Batch, Task, Terms
 
 
 class Sample(NamedTuple):
@@ -109,7 +109,7 @@ class ERT(Method):
             return
         self.corrected.zero_()[list(task.classes)] = True
         images, labels, _ = self.memory.rows
-        logits = answer_all(self.net, images, self.plain_view)  # once: the net does not change here
+        logits = predict_all(self.net, images, self.plain_view)  # once: the net does not change here
         correction = self.correction.clone().requires_grad_()
         optimizer = torch.optim.SGD([correction], lr=self.config.bic_lr)
         for _ in range(self.config.bic_epochs):

@@ -17,8 +17,8 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 from strongreplay.memory import Memory, first_of_each
-from strongreplay.methods.base import Method, Problem, ReplayConfig, answer_all, descend, replay_count
-from strongreplay.types import Batch, Task, Terms
+from strongreplay.methods.base import Method, Problem, ReplayConfig, descend, predict_all, replay_count
+from strongreplay.protocol import Batch, Task, Terms
 
 
 class Sample(NamedTuple):
@@ -70,7 +70,7 @@ class FDR(Method):
         device = self.num_finished.device
         if self.config.stored_logits == "eval":
             chosen = images[order[:count]].to(device)
-            return chosen, answer_all(self.net, chosen, self.plain_view)
+            return chosen, predict_all(self.net, chosen, self.plain_view)
         size = self.config.replay_size or 32
         # Whole batches, as a loader gives them: batch statistics must not depend on where the share ends.
         chosen = images[order[: count + -count % size]].to(device)

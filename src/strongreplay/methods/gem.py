@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from strongreplay.memory import Memory, draw_distinct
 from strongreplay.methods.base import Method, MethodConfig, Problem, descend, share_of_memory
 from strongreplay.methods.gradients import descend_along, flat_gradient, trainable
-from strongreplay.types import Batch, Task, Terms
+from strongreplay.protocol import Batch, Task, Terms
 
 
 class Sample(NamedTuple):

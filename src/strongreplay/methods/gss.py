@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from strongreplay.memory import Memory
 from strongreplay.methods.base import Method, Problem, ReplayConfig, descend, replay_count
 from strongreplay.methods.gradients import gradient_products
-from strongreplay.types import Batch, Terms
+from strongreplay.protocol import Batch, Terms
 
 FIRST_SCORE = 0.1  # of the first batch, which has nothing to be compared with
 LEAST_SCORE = 1e-6  # a score of 0 would keep its sample for ever

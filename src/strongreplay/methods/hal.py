@@ -25,15 +25,15 @@ from strongreplay.methods.base import (
     Method,
     Problem,
     ReplayConfig,
+    allocate_buffers,
     descend,
     evaluation_mode,
-    load_late,
     replay_count,
     share_of_memory,
     with_features,
 )
 from strongreplay.nets import Classifier
-from strongreplay.types import Batch, Task, Terms
+from strongreplay.protocol import Batch, Task, Terms
 
 
 class Sample(NamedTuple):
@@ -146,7 +146,7 @@ class HAL(Method):
         return copy
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        load_late(self, state_dict, prefix, "anchors")
+        allocate_buffers(self, state_dict, prefix, "anchors")
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 

@@ -23,13 +23,13 @@ from strongreplay.methods.base import (
     MethodConfig,
     OldNet,
     Problem,
-    answer_all,
     check_one_a_class,
     descend,
+    predict_all,
     with_features,
 )
 from strongreplay.nets import Classifier
-from strongreplay.types import Batch, Split, Task, Terms
+from strongreplay.protocol import Batch, Split, Task, Terms
 
 
 class Exemplar(NamedTuple):
@@ -98,7 +98,7 @@ class ICaRL(Method):
 
     def features(self, images: Tensor, mirrored: bool = False) -> Tensor:
         """(N, D) of stored images, in evaluation mode and without augmentation."""
-        return answer_all(
+        return predict_all(
             self.net,
             images,
             lambda chunk: self.plain_view(chunk.flip(-1) if mirrored else chunk),

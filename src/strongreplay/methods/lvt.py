@@ -27,19 +27,19 @@ from torch.optim import Optimizer
 from strongreplay.errors import ConfigError
 from strongreplay.memory import Memory
 from strongreplay.methods.base import (
-    Draws,
     Method,
     OldNet,
     Problem,
     ReplayConfig,
-    answer_all,
+    SavedGenerator,
     check_one_a_class,
     descend,
     evaluation_mode,
+    predict_all,
     replay_count,
 )
 from strongreplay.nets.lvt import LVTNet
-from strongreplay.types import Batch, Split, Task, Terms
+from strongreplay.protocol import Batch, Split, Task, Terms
 
 MINIBATCH = 32  # of the importance; the published batch, whatever that of training
 NEVER = torch.iinfo(torch.int64).max
@@ -82,7 +82,7 @@ class LVT(Method):
         self.old_net = OldNet(net) if self.config.teacher == "frozen" else None
         self.view, self.plain_view = problem.train_view, problem.test_view
         self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
-        self.draws = Draws(problem.generator("injection head"))
+        self.draws = SavedGenerator(problem.generator("injection head"))
         self.finished = 0  # t, tasks behind us
         self.register_buffer("anchor", self.attention().detach())  # (P,) K and Bp at the last task's end
         self.register_buffer("importance", torch.zeros_like(self.anchor))  # (P,) G
@@ -169,7 +169,7 @@ class LVT(Method):
         new = torch.tensor(classes, device=self.met_in.device)
         self.met_in[new] = self.met_in[new].clamp(max=self.finished)
         share = shares(self.met_in.cpu(), self.memory.capacity)
-        features = answer_all(self.net, train.inputs, self.plain_view, self.net.features)
+        features = predict_all(self.net, train.inputs, self.plain_view, self.net.features)
         order = log_odds(self.net.injection(features), train.labels).argsort(descending=True, stable=True)
         stored = self.memory.rows.labels.cpu() if len(self.memory) else torch.empty(0, dtype=torch.int64)
         labels = torch.cat([stored, train.labels[order].cpu()])  # those behind the stored come surest first

@@ -16,18 +16,18 @@ from torch.nn.functional import cross_entropy, linear, log_softmax
 from torch.optim import Optimizer
 
 from strongreplay.methods.base import (
-    Draws,
     Method,
     MethodConfig,
     Problem,
-    answer_all,
+    SavedGenerator,
+    allocate_buffers,
     descend,
     evaluation_mode,
-    load_late,
+    predict_all,
     with_features,
 )
 from strongreplay.nets import Classifier
-from strongreplay.types import Batch, Task, Terms
+from strongreplay.protocol import Batch, Task, Terms
 
 LOWEST = torch.finfo(torch.float32).min / 2
 
@@ -55,7 +55,7 @@ class LwF(Method):
         super().__init__()
         self.net, self.config = with_features(net, "lwf"), config or LwFConfig()
         self.view, self.plain_view = problem.train_view, problem.test_view
-        self.draws = Draws(problem.generator("warm-up"))
+        self.draws = SavedGenerator(problem.generator("warm-up"))
         no_class = torch.zeros(problem.num_classes, dtype=torch.bool)
         self.register_buffer("old", no_class)  # (C,) classes of finished tasks
         # Both (C,), made once a task: to be added to logits. All classes are open while no task has begun.
@@ -77,7 +77,7 @@ class LwF(Method):
             self.warm_up(task)
             view = self.plain_view if self.config.targets == "normalised" else to_unit
             self.only_old.copy_(only(self.old))
-            logits = answer_all(self.net, task.train.inputs, view)
+            logits = predict_all(self.net, task.train.inputs, view)
             self.targets = soften(logits, self.only_old, self.config.temperature)
         seen = self.old.clone()
         seen[list(task.classes)] = True
@@ -112,7 +112,7 @@ class LwF(Method):
         self.targets = None
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        load_late(self, state_dict, prefix, "targets")
+        allocate_buffers(self, state_dict, prefix, "targets")
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 

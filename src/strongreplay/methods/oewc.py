@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
-from strongreplay.methods.base import Method, MethodConfig, Problem, plain_answer
+from strongreplay.methods.base import Method, MethodConfig, Problem, eval_logits
 from strongreplay.methods.gradients import (
     descend_along,
     flat_gradient,
@@ -29,7 +29,7 @@ from strongreplay.methods.gradients import (
     squared_gradients,
     trainable,
 )
-from strongreplay.types import Batch, Split, Task, Terms
+from strongreplay.protocol import Batch, Split, Task, Terms
 
 FISHER_CHUNK = 128  # images at a time; fixed, so that the views draw alike whatever the training batch
 
@@ -80,7 +80,7 @@ class OEWC(Method):
 
     def squares(self, chunk: Split) -> Tensor:
         """(P,) the sum of weighted squared gradients, running statistics held."""
-        logits = plain_answer(self.net, chunk.inputs)
+        logits = eval_logits(self.net, chunk.inputs)
         sums = [squared_gradients(self.net, chunk.inputs, *labels) for labels in self.targets(logits, chunk)]
         return torch.stack(sums).sum(0)
 

@@ -24,19 +24,19 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
-from strongreplay.augment.policy import Perturbation, auto_augment, cutmix, perturbations
+from strongreplay.data.augment.policy import Perturbation, auto_augment, cutmix, perturbations
 from strongreplay.memory import Memory, draw_distinct
 from strongreplay.methods.base import (
-    Draws,
     Method,
     MethodConfig,
     Problem,
-    answer_all,
+    SavedGenerator,
     descend,
+    predict_all,
     with_features,
 )
 from strongreplay.nets import seeded_init
-from strongreplay.types import Batch, Task, Terms
+from strongreplay.protocol import Batch, Task, Terms
 
 Spacing = Literal["step", "linspace"]
 
@@ -70,10 +70,10 @@ class RM(Method):
         self.view, self.plain_view = problem.train_view, problem.test_view
         self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
         self.passes = Passes(problem.generator("passes"))
-        self.augmenting = Draws(problem.generator("augmentation"))
-        self.mixing = Draws(problem.generator("cutmix"))
-        self.perturbing = Draws(problem.generator("perturbations"))
-        self.heads = Draws(problem.generator("heads"))
+        self.augmenting = SavedGenerator(problem.generator("augmentation"))
+        self.mixing = SavedGenerator(problem.generator("cutmix"))
+        self.perturbing = SavedGenerator(problem.generator("perturbations"))
+        self.heads = SavedGenerator(problem.generator("heads"))
         self.register_buffer("seen", torch.zeros(problem.num_classes, dtype=torch.bool))  # (C,)
 
     def arriving(self, batch_size: int) -> int:
@@ -145,7 +145,7 @@ class RM(Method):
     def doubt(self, images: Tensor) -> Tensor:
         """(N,) how far the net's answers to perturbed copies of an image disagree."""
         changes = perturbations(self.config.perturbations, images.shape[1])
-        votes = [answer_all(self.net, images, partial(self.perturbed, by=by), self.vote) for by in changes]
+        votes = [predict_all(self.net, images, partial(self.perturbed, by=by), self.vote) for by in changes]
         return disagreement(torch.stack(votes))
 
     def perturbed(self, images: Tensor, by: Perturbation) -> Tensor:

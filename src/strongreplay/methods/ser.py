@@ -29,11 +29,11 @@ from strongreplay.methods.base import (
     OldNet,
     Problem,
     descend,
-    plain_answer,
+    eval_logits,
     replay_count,
     squared_distance,
 )
-from strongreplay.types import Batch, Task, Terms
+from strongreplay.protocol import Batch, Task, Terms
 
 Term = Literal["current", "replay", "backward", "forward"]
 
@@ -91,7 +91,7 @@ class SER(Averaging):
         terms = descend(optimizer, terms)  # Eq. 8
         self.follow()
         if config.stored_logits == "after":
-            logits = plain_answer(self.net, self.plain_view(batch.images))
+            logits = eval_logits(self.net, self.plain_view(batch.images))
         self.memory.add(Sample(batch.images, batch.labels, logits.detach()))
         return terms
 

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 from strongreplay.methods.base import Method, MethodConfig, Problem, descend
-from strongreplay.types import Batch, Terms
+from strongreplay.protocol import Batch, Terms
 
 
 class SGDConfig(MethodConfig):

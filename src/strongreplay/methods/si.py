@@ -24,7 +24,7 @@ from strongreplay.methods.gradients import (
     flat_weights,
     trainable,
 )
-from strongreplay.types import Batch, Task, Terms
+from strongreplay.protocol import Batch, Task, Terms
 
 
 class SIConfig(MethodConfig):

@@ -21,16 +21,16 @@ from torch.optim import Optimizer
 from strongreplay.memory import Memory
 from strongreplay.methods.averaged import AveragedNet
 from strongreplay.methods.base import (
-    Draws,
     Method,
     Problem,
     ReplayConfig,
+    SavedGenerator,
     descend,
     replay_count,
     with_features,
 )
 from strongreplay.nets import Classifier, seeded_init
-from strongreplay.types import Batch, Task, Terms
+from strongreplay.protocol import Batch, Task, Terms
 
 
 class Sample(NamedTuple):
@@ -111,7 +111,7 @@ class TAMiL(Method):
     def __init__(self, net: nn.Module, problem: Problem, config: TAMiLConfig | None = None) -> None:
         super().__init__()
         self.config, self.view = config or TAMiLConfig(), problem.train_view
-        self.draws = Draws(problem.generator("attention"))
+        self.draws = SavedGenerator(problem.generator("attention"))
         self.net = AttentiveNet(with_features(net, "tamil"), self.config.code_size)
         self.net.grow(self.draws.generator)
         updates = problem.generator("averaged updates")
@@ -163,7 +163,7 @@ class TAMiL(Method):
         self.net.grow(self.draws.generator)
         self.averaged.copy.attention.append(deepcopy(self.net.attention[-1]).requires_grad_(False))
 
-    def answering(self) -> nn.Module:
+    def answering_net(self) -> nn.Module:
         return self.predictors()[self.config.eval_net]
 
     def predictors(self) -> dict[str, nn.Module]:

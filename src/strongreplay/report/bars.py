@@ -7,20 +7,30 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from strongreplay.recipes.paper import ABLATIONS
-from strongreplay.records import fingerprint
-from strongreplay.report.hover import say
-from strongreplay.report.looks import TITLES, Look, caption, drawn, dress, plain, score_of, settings_of, told
-from strongreplay.report.panels import add_legend, lay_out
+from strongreplay.report.layout import add_legend, lay_out
+from strongreplay.report.styles import (
+    TITLES,
+    Style,
+    caption,
+    drawn,
+    plain,
+    scenarios_of,
+    score_of,
+    style_groups,
+    told,
+)
+from strongreplay.report.svg import say
 from strongreplay.report.tables import Group, Summary
-from strongreplay.report.verdict import Cell, Estimate
+from strongreplay.report.verdicts import Cell, Estimate
+from strongreplay.runs.paper import ABLATIONS
+from strongreplay.storage.records import fingerprint
 
 PARTS = {"sgd": "CE", "replay": "+ replay", "backward": "+ backward", "forward": "+ forward", "ser": "both"}
 STYLES = {"published": ("#999999", "//"), "ours": ("#D55E00", "")}  # ours as SER looks elsewhere
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class AblationBar:
     """One number of the ablation."""
 
     part: str
@@ -29,19 +39,21 @@ class Bar:
 
 
 def forgetting_figure(groups: list[Group]) -> Figure:
-    """A bar a method, the one that forgets least on top, a panel a setting."""
+    """A bar a method, the one that forgets least on top, a panel a scenario."""
     found = {}
-    for setting in settings_of(groups):
-        every = [(look, score_of(g, setting, "forgetting")) for g, look in dress(groups)]
-        bars = [(look, score) for look, score in every if score]
+    for scenario in scenarios_of(groups):
+        every = [(style, score_of(g, scenario, "forgetting")) for g, style in style_groups(groups)]
+        bars = [(style, score) for style, score in every if score]
         if bars:
-            found[setting] = sorted(bars, key=lambda bar: bar[1].mean)
+            found[scenario] = sorted(bars, key=lambda bar: bar[1].mean)
     most = max((len(bars) for bars in found.values()), default=0)
-    figure, panels = lay_out(caption(groups), [TITLES[setting] for setting in found], 1.4 + 0.27 * most, 4.8)
+    figure, panels = lay_out(
+        caption(groups), [TITLES[scenario] for scenario in found], 1.4 + 0.27 * most, 4.8
+    )
     for panel, bars in zip(panels, found.values(), strict=True):
-        for place, (look, score) in enumerate(bars):
-            draw_bar(panel, place, look, score)
-        panel.set_yticks(range(len(bars)), [drawn(look.label, 26) for look, _ in bars], fontsize="small")
+        for place, (style, score) in enumerate(bars):
+            draw_bar(panel, place, style, score)
+        panel.set_yticks(range(len(bars)), [drawn(style.label, 26) for style, _ in bars], fontsize="small")
         panel.invert_yaxis()
         panel.set_xlabel("forgetting (points), less is better")
         panel.axvline(0, color="black", linewidth=0.8)
@@ -51,11 +63,11 @@ def forgetting_figure(groups: list[Group]) -> Figure:
     return figure
 
 
-def draw_bar(panel: Axes, place: int, look: Look, score: Summary) -> None:
+def draw_bar(panel: Axes, place: int, style: Style, score: Summary) -> None:
     bar = panel.barh(
-        place, score.mean, 0.76, color=look.colour, hatch=look.hatch, edgecolor="white", linewidth=0
+        place, score.mean, 0.76, color=style.colour, hatch=style.hatch, edgecolor="white", linewidth=0
     )
-    say(bar.patches[0], [f"{look.label}, forgetting: {told(score)}"])
+    say(bar.patches[0], [f"{style.label}, forgetting: {told(score)}"])
     if score.deviation is not None:
         panel.errorbar(score.mean, place, xerr=score.deviation, ecolor="black", capsize=2, linewidth=1)
     beside = (max(0.0, score.mean + (score.deviation or 0.0)), place)
@@ -65,27 +77,27 @@ def draw_bar(panel: Axes, place: int, look: Look, score: Summary) -> None:
 
 
 def ablation_figure(cells: list[Cell]) -> Figure:
-    """Table 4 as far as it was run: published and ours side by side, a panel for each stream and setting."""
-    heads: dict[str, list[Bar]] = defaultdict(list)
+    """Table 4 as far as it was run: published and ours side by side, a panel for each stream and scenario."""
+    heads: dict[str, list[AblationBar]] = defaultdict(list)
     for cell in cells:
         item, part = cell.item, cell.item.name.split("/")[-2]
         if item.target == "table4" and cell.ours:
-            head = f"{item.stream}, memory {item.memory_size}, {TITLES[item.setting]}"
-            heads[head] += [Bar(PARTS[part], "published", cell.published)] if cell.published else []
-            heads[head].append(Bar(PARTS[part], "ours", cell.ours))
+            head = f"{item.stream}, memory {item.memory_size}, {TITLES[item.scenario]}"
+            heads[head] += [AblationBar(PARTS[part], "published", cell.published)] if cell.published else []
+            heads[head].append(AblationBar(PARTS[part], "ours", cell.ours))
     return parts_figure("Ablation of SER", heads)
 
 
 def ablation_groups_figure(groups: list[Group]) -> Figure:
     """The same from runs of SER that differ in their terms only."""
-    heads: dict[str, list[Bar]] = {}
+    heads: dict[str, list[AblationBar]] = {}
     alone = len(families(groups)) == 1
     for number, family in enumerate(families(groups), start=1):
-        for setting in settings_of(family):
-            scores = [(part_of(g), score_of(g, setting, "average_accuracy")) for g in family]
+        for scenario in scenarios_of(family):
+            scores = [(part_of(g), score_of(g, scenario, "average_accuracy")) for g in family]
             # Families may differ in what the caption does not tell, so they have numbers.
-            head = TITLES[setting] if alone else f"{number}. {caption(family)} · {TITLES[setting]}"
-            heads[head] = [Bar(part, "ours", score) for part, score in scores if score]
+            head = TITLES[scenario] if alone else f"{number}. {caption(family)} · {TITLES[scenario]}"
+            heads[head] = [AblationBar(part, "ours", score) for part, score in scores if score]
     return parts_figure(f"Ablation of SER · {caption(groups)}" if alone else "Ablation of SER", heads)
 
 
@@ -115,7 +127,7 @@ def rank(part: str) -> int:
     return known.index(part) if part in known else len(known)
 
 
-def parts_figure(title: str, heads: dict[str, list[Bar]]) -> Figure:
+def parts_figure(title: str, heads: dict[str, list[AblationBar]]) -> Figure:
     figure, panels = lay_out(title, list(heads), 3.8, 4.8, columns=2)
     for panel, bars in zip(panels, heads.values(), strict=True):
         draw_parts(panel, bars)
@@ -124,7 +136,7 @@ def parts_figure(title: str, heads: dict[str, list[Bar]]) -> Figure:
     return figure
 
 
-def draw_parts(panel: Axes, bars: list[Bar]) -> None:
+def draw_parts(panel: Axes, bars: list[AblationBar]) -> None:
     parts = sorted(dict.fromkeys(bar.part for bar in bars), key=rank)
     sources = [source for source in STYLES if any(bar.source == source for bar in bars)]
     width = 0.8 / len(sources)
@@ -138,7 +150,7 @@ def draw_parts(panel: Axes, bars: list[Bar]) -> None:
     panel.margins(y=0.1)
 
 
-def draw_part(panel: Axes, bar: Bar, place: float, width: float) -> None:
+def draw_part(panel: Axes, bar: AblationBar, place: float, width: float) -> None:
     colour, hatch = STYLES[bar.source]
     mean, spread = bar.score.mean, bar.score.deviation
     shape = panel.bar(place, mean, width, color=colour, hatch=hatch, edgecolor="white", linewidth=0)

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
-from strongreplay.report.looks import INK, plain
+from strongreplay.report.styles import INK, plain
 
 Name = str | int
 MOST = 100  # classes; of more, those with the most mistakes are shown

@@ -10,19 +10,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from strongreplay.metrics import Matrix, accuracy_curve
-from strongreplay.report.hover import say, write
-from strongreplay.report.looks import (
+from strongreplay.report.layout import add_legend, draw_bound, lay_out
+from strongreplay.report.styles import (
     TITLES,
     UPPER_BOUND,
-    Look,
+    Style,
     caption,
     drawn,
-    dress,
     matrices_of,
-    settings_of,
+    scenarios_of,
+    style_groups,
     told,
 )
-from strongreplay.report.panels import add_legend, draw_bound, lay_out
+from strongreplay.report.svg import say, write
 from strongreplay.report.tables import Group, Summary, summarise
 
 
@@ -33,18 +33,18 @@ def accuracy_curves(groups: list[Group], path: Path) -> Path:
 
 def curves_figure(groups: list[Group]) -> Figure:
     """The same as a figure; joint training has no path, only an end, and is a line across."""
-    settings = settings_of(groups)
-    heads = [TITLES[setting] for setting in settings]
+    scenarios = scenarios_of(groups)
+    heads = [TITLES[scenario] for scenario in scenarios]
     figure, panels = lay_out(caption(groups), heads, beside=2.4)
-    for panel, setting in zip(panels, settings, strict=True):
-        every = [(look, group.method, curves_of(group, setting)) for group, look in dress(groups)]
-        there = [(look, method, curves) for look, method, curves in every if curves.size]
+    for panel, scenario in zip(panels, scenarios, strict=True):
+        every = [(style, group.method, curves_of(group, scenario)) for group, style in style_groups(groups)]
+        there = [(style, method, curves) for style, method, curves in every if curves.size]
         # The best first, so that the legend has the order in which the lines end.
-        for look, method, curves in sorted(there, key=lambda entry: -float(entry[2][:, -1].mean())):
+        for style, method, curves in sorted(there, key=lambda entry: -float(entry[2][:, -1].mean())):
             if method == UPPER_BOUND:
-                draw_bound(panel, look, over_seeds(curves[:, -1]))
+                draw_bound(panel, style, over_seeds(curves[:, -1]))
             else:
-                draw_curve(panel, look, curves)
+                draw_curve(panel, style, curves)
         mark_tasks(panel, max((curves.shape[1] for _, _, curves in there), default=1))
         panel.set(xlabel="tasks learnt", ylabel="accuracy on tasks seen so far (%)")
         panel.grid(alpha=0.3)
@@ -52,9 +52,9 @@ def curves_figure(groups: list[Group]) -> Figure:
     return figure
 
 
-def curves_of(group: Group, setting: str) -> Matrix:
+def curves_of(group: Group, scenario: str) -> Matrix:
     """A row a seed, a column a task."""
-    return np.array([accuracy_curve(matrix) for matrix in matrices_of(group, setting)])
+    return np.array([accuracy_curve(matrix) for matrix in matrices_of(group, scenario)])
 
 
 def over_seeds(values: Matrix) -> Summary:
@@ -63,17 +63,17 @@ def over_seeds(values: Matrix) -> Summary:
     return summary
 
 
-def draw_curve(panel: Axes, look: Look, curves: Matrix) -> None:
+def draw_curve(panel: Axes, style: Style, curves: Matrix) -> None:
     tasks = np.flatnonzero(np.isfinite(curves).all(axis=0))  # what was not measured has no marker
     scores = [over_seeds(curves[:, task]) for task in tasks]
-    mean, label = np.array([score.mean for score in scores]), drawn(f"{look.label} (n={len(curves)})")
-    (line,) = panel.plot(tasks + 1, mean, color=look.colour, marker=look.marker, linestyle=look.dash)
+    mean, label = np.array([score.mean for score in scores]), drawn(f"{style.label} (n={len(curves)})")
+    (line,) = panel.plot(tasks + 1, mean, color=style.colour, marker=style.marker, linestyle=style.dash)
     line.set(label=label, markersize=5)
-    say(line, [f"{look.label}, after task {t + 1}: {told(s)}" for t, s in zip(tasks, scores, strict=True)])
+    say(line, [f"{style.label}, after task {t + 1}: {told(s)}" for t, s in zip(tasks, scores, strict=True)])
     if len(curves) > 1:
         spread = np.array([score.deviation for score in scores])
         low, high = np.maximum(mean - spread, 0), np.minimum(mean + spread, 100)
-        panel.fill_between(tasks + 1, low, high, color=look.colour, alpha=0.12, linewidth=0)
+        panel.fill_between(tasks + 1, low, high, color=style.colour, alpha=0.12, linewidth=0)
 
 
 def mark_tasks(panel: Axes, num_tasks: int) -> None:

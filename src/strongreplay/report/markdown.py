@@ -8,12 +8,12 @@ import re
 from collections.abc import Sequence
 from statistics import median
 
-from strongreplay.recipes.paper import items
-from strongreplay.records import RunRecord, fingerprint
-from strongreplay.report.looks import TITLES, label_of, net_of, score_of, settings_of
 from strongreplay.report.reproduction import BEGIN, END, markdown_table, readme_table
+from strongreplay.report.styles import TITLES, label_of, net_of, scenarios_of, score_of
 from strongreplay.report.tables import Group, group_records, tell_apart
-from strongreplay.report.verdict import Cell, judge_all
+from strongreplay.report.verdicts import Cell, judge_all
+from strongreplay.runs.paper import items
+from strongreplay.storage.records import RunRecord, fingerprint
 
 MARK = re.compile(r"<!-- results of (\S+), memory (\d+), net (.+?) -->")
 
@@ -33,22 +33,27 @@ def renew(text: str, records: Sequence[RunRecord]) -> str:
 
 
 def own_table(groups: Sequence[Group], cells: Sequence[Cell], stream: str, size: str, nets: str) -> str:
-    """A row a configuration, by accuracy in the first setting; joint training, the upper bound, last."""
+    """A row a configuration, by accuracy in the first scenario; joint training, the upper bound, last."""
     wanted = set(nets.split(" or "))
     own = [
         g for g in groups if g.stream == stream and g.memory_size in (None, int(size)) and net_of(g) in wanted
     ]
-    settings, by_config = settings_of(own), {cell.item.fingerprint: cell for cell in cells if cell.item.mean}
+    scenarios, by_config = (
+        scenarios_of(own),
+        {cell.item.fingerprint: cell for cell in cells if cell.item.mean},
+    )
     columns = ["method"]
-    for setting in settings:
-        columns += [TITLES[setting], "forgetting"]
+    for scenario in scenarios:
+        columns += [TITLES[scenario], "forgetting"]
     published = any(fingerprint(group.records[0].config) in by_config for group in own)
     columns += [*(["published", "verdict"] if published else []), "training s", "n"]
     rows = []
-    for group in sorted(tell_apart(own), key=lambda g: rank(g, settings)):
+    for group in sorted(tell_apart(own), key=lambda g: rank(g, scenarios)):
         row = [label_of(group)]
-        for setting in settings:
-            row += [str(score_of(group, setting, name) or "-") for name in ("average_accuracy", "forgetting")]
+        for scenario in scenarios:
+            row += [
+                str(score_of(group, scenario, name) or "-") for name in ("average_accuracy", "forgetting")
+            ]
         if published:
             cell = by_config.get(fingerprint(group.records[0].config))
             row += [f"{cell.published}" if cell else "-", cell.verdict if cell else "-"]
@@ -56,8 +61,8 @@ def own_table(groups: Sequence[Group], cells: Sequence[Cell], stream: str, size:
     return "\n".join(markdown_table(columns, rows)) if rows else "Not run yet."
 
 
-def rank(group: Group, settings: Sequence[str]) -> tuple[bool, float]:
-    accuracy = score_of(group, settings[0], "average_accuracy") if settings else None
+def rank(group: Group, scenarios: Sequence[str]) -> tuple[bool, float]:
+    accuracy = score_of(group, scenarios[0], "average_accuracy") if scenarios else None
     return group.method == "joint", accuracy.mean if accuracy else 0.0
 
 

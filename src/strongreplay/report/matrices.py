@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import AffineDeltaTransform
 
 from strongreplay.metrics import Matrix
-from strongreplay.report.hover import say
-from strongreplay.report.looks import INK, TITLES, UPPER_BOUND, caption, dress, matrices_of
-from strongreplay.report.panels import lay_out
+from strongreplay.report.layout import lay_out
+from strongreplay.report.styles import INK, TITLES, UPPER_BOUND, caption, matrices_of, style_groups
+from strongreplay.report.svg import say
 from strongreplay.report.tables import Group
 
 MOST_NUMBERS = 10  # tasks; beyond, numbers in the cells of a matrix are too small to read
@@ -21,13 +21,17 @@ SQUARE = np.array([(-1, -1), (1, -1), (1, 1), (-1, 1)]) / 2
 GAPPED, CLOSED = 0.96, 1.02  # sides of a cell: small ones without gaps, which would come out unevenly
 
 
-def matrices_figure(groups: list[Group], setting: str) -> Figure:
+def matrices_figure(groups: list[Group], scenario: str) -> Figure:
     """Accuracy on each task after each task as heat maps, a panel a method, mean over seeds."""
-    found = [(look, matrices_of(g, setting)) for g, look in dress(groups[::-1]) if g.method != UPPER_BOUND]
-    shown = [(look.label, np.mean(own, axis=0), len(own)) for look, own in found if own and len(own[0]) > 1]
+    found = [
+        (style, matrices_of(g, scenario))
+        for g, style in style_groups(groups[::-1])
+        if g.method != UPPER_BOUND
+    ]
+    shown = [(style.label, np.mean(own, axis=0), len(own)) for style, own in found if own and len(own[0]) > 1]
     heads = [f"{label} (n={count})" for label, _, count in shown]
     across = 5 if len(shown) > 4 else 4
-    figure, panels = lay_out(caption(groups, TITLES.get(setting, setting)), heads, 2.7, 2.7, across)
+    figure, panels = lay_out(caption(groups, TITLES.get(scenario, scenario)), heads, 2.7, 2.7, across)
     if not panels:
         return figure
     seen = np.concatenate([matrix[np.tri(*matrix.shape) > 0] for _, matrix, _ in shown])

@@ -13,15 +13,23 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from strongreplay.recipes.paper import TARGETS, Item, items
-from strongreplay.records import RunRecord, find_files, flatten, read_folder, told
-from strongreplay.report.looks import TITLES, net_of, score_of, settings_of
-from strongreplay.report.memory_grid import Grid, grid_of
+from strongreplay.report.memory_picture import MemoryPicture, grid_of
+from strongreplay.report.styles import TITLES, net_of, scenarios_of, score_of
 from strongreplay.report.tables import Group, Summary, group_records, rank, summarise, tell_apart
-from strongreplay.report.verdict import CONFIDENCE, FEWEST, VERDICTS, Cell, Rivalry, compare, judge_all
+from strongreplay.report.verdicts import (
+    CONFIDENCE,
+    FEWEST,
+    VERDICTS,
+    Cell,
+    MethodComparison,
+    compare,
+    judge_all,
+)
+from strongreplay.runs.paper import TARGETS, PaperCell, items
+from strongreplay.storage.records import RunRecord, find_files, flatten, read_folder, told
 
 if TYPE_CHECKING:
-    from strongreplay.report.gallery import Plan
+    from strongreplay.report.figures import PlannedFigure
 
 MOST_BYTES = 1_950_000  # of the page
 MOST_FIGURES, MOST_FIGURE_BYTES = 24, 700_000
@@ -153,7 +161,7 @@ def verdict_row(cell: Cell, note: int | None) -> dict[str, Any]:
         "target": target_name(item.target),
         "what": "forgetting" if item.score == "forgetting" else "",
         "method": method_of(item),
-        "setting": TITLES[item.setting],
+        "scenario": TITLES[item.scenario],
         "published": cell.published,
         "ours": cell.ours,
         "difference": cell.difference,
@@ -168,7 +176,7 @@ def target_name(target: str) -> str:
     return f"{target[:-1].capitalize()} {target[-1]}"
 
 
-def method_of(item: Item) -> str:
+def method_of(item: PaperCell) -> str:
     """The method, and the terms it is left with in the ablation."""
     changed = ", ".join(str(value).replace(",", ", ") for _, value in item.settings)
     return f"{item.method} ({changed})" if changed else item.method
@@ -183,14 +191,14 @@ def options_of(cells: list[Cell]) -> dict[str, list[str]]:
     }
 
 
-def rivalry_row(rivalry: Rivalry) -> dict[str, Any]:
+def rivalry_row(rivalry: MethodComparison) -> dict[str, Any]:
     decided = rivalry.p is not None and rivalry.p < 1 - CONFIDENCE
     words = ("ahead", "▲") if rivalry.difference > 0 else ("behind", "▼")
     return {
         "rivalry": rivalry,
         "item": rivalry.own.item,
         "target": target_name(rivalry.own.item.target),
-        "setting": TITLES[rivalry.own.item.setting],
+        "scenario": TITLES[rivalry.own.item.scenario],
         "rival": rivalry.rival.item.method,
         "word": words[0] if decided else "not decided",
         "sign": words[1] if decided else "≈",
@@ -210,16 +218,16 @@ def own_tables(groups: list[Group]) -> list[dict[str, Any]]:
 
 
 def own_table(stream: str, size: int | None, net: str, groups: list[Group]) -> dict[str, Any]:
-    settings = settings_of(groups)
+    scenarios = scenarios_of(groups)
     columns = [
-        marked(groups, [score_of(g, setting, score) for g in groups], best_of)
-        for setting in settings
+        marked(groups, [score_of(g, scenario, score) for g in groups], best_of)
+        for scenario in scenarios
         for score, _, best_of in SCORES
     ]
     memory = "no memory" if size is None else f"memory {size}"
     return {
         "title": f"{clip(stream)}, {memory}, net {clip(net) or 'not said'}",
-        "headings": [f"{TITLES[s]} {heading}" for s in settings for _, heading, _ in SCORES],
+        "headings": [f"{TITLES[s]} {heading}" for s in scenarios for _, heading, _ in SCORES],
         "rows": [
             own_row(group, [column[number] for column in columns]) for number, group in enumerate(groups)
         ],
@@ -255,8 +263,8 @@ def name_of(group: Group) -> str:
 
 
 def num_tasks(group: Group) -> int | None:
-    settings = group.records[0].settings
-    return len(group.records[0].matrix(settings[0])[-1]) if settings else None
+    scenarios = group.records[0].scenarios
+    return len(group.records[0].matrix(scenarios[0])[-1]) if scenarios else None
 
 
 def phases_of(group: Group) -> list[str]:
@@ -285,8 +293,8 @@ def figures_of(groups: list[Group], cells: list[Cell], tell: Tell) -> dict[str, 
     """As inline SVG, the most telling first, until there are enough."""
     from markupsafe import Markup
 
-    from strongreplay.report.gallery import plan_figures
-    from strongreplay.report.hover import as_svg
+    from strongreplay.report.figures import plan_figures
+    from strongreplay.report.svg import as_svg
 
     tell("planning figures", 0, 1)
     plans = plan_figures(groups, cells)
@@ -315,10 +323,10 @@ def width_of(svg: str) -> int:
     return round(float(found[1]) * 1.35) if found else 720
 
 
-def affordable(plans: "list[Plan]", most: int) -> "list[Plan]":
+def affordable(plans: "list[PlannedFigure]", most: int) -> "list[PlannedFigure]":
     """Some of every kind, and of each kind some of every stream, as far as there is room."""
     turns = in_turns(in_turns(plans, lambda plan: (plan.kind, plan.stream)), lambda plan: plan.kind)
-    chosen: list[Plan] = []
+    chosen: list[PlannedFigure] = []
     for plan in turns:
         fits = plan.lines <= MOST_LINES and sum(p.cost for p in chosen) + plan.cost <= most
         if len(chosen) < MOST_FIGURES and fits:
@@ -326,7 +334,7 @@ def affordable(plans: "list[Plan]", most: int) -> "list[Plan]":
     return [plan for plan in plans if plan in chosen]
 
 
-def in_turns(plans: "list[Plan]", key: "Callable[[Plan], object]") -> "list[Plan]":
+def in_turns(plans: "list[PlannedFigure]", key: "Callable[[PlannedFigure], object]") -> "list[PlannedFigure]":
     """The first of each key, then the second of each, and so on."""
     seen: Counter[object] = Counter()
     numbered = []
@@ -357,7 +365,7 @@ def state_of(group: Group, paths: dict[int, Path]) -> tuple[int, Path] | None:
     return None
 
 
-def grid_row(group: Group, seed: int, grid: Grid) -> dict[str, Any]:
+def grid_row(group: Group, seed: int, grid: MemoryPicture) -> dict[str, Any]:
     scale = max(1, min(4, 720 // grid.width))  # small images are shown larger, pixel by pixel
     return {
         "title": f"{group.stream}, {group.name}, memory {group.memory_size}, seed {seed}",

@@ -8,20 +8,20 @@ and by as much? Intervals are Student's, 95 %, of the paired differences. No tor
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from strongreplay.recipes.paper import items
-from strongreplay.records import RunRecord
-from strongreplay.report.looks import PRINTED, TITLES
 from strongreplay.report.reproduction import markdown_table, told
-from strongreplay.report.verdict import (
+from strongreplay.report.styles import PRINTED, TITLES
+from strongreplay.report.verdicts import (
     FEWEST,
     Cell,
     Estimate,
-    Rivalry,
+    MethodComparison,
     compare,
+    differences,
     estimate,
     judge_all,
-    score_of,
 )
+from strongreplay.runs.paper import items
+from strongreplay.storage.records import RunRecord
 
 MARGIN_COLUMNS = (
     "stream",
@@ -39,7 +39,7 @@ MARGIN_COLUMNS = (
 class Lead:
     """By how much SER is ahead of another method: as printed, and here over the seeds both have."""
 
-    rivalry: Rivalry
+    comparison: MethodComparison
     printed: float
     here: Estimate
 
@@ -70,27 +70,18 @@ def cpu_cells(records: Iterable[RunRecord]) -> list[Cell]:
 def leads(cells: Sequence[Cell]) -> list[Lead]:
     """SER against every other method of a column that both have runs and printed numbers in."""
     found = []
-    for rivalry in compare(cells):
-        own, rival = rivalry.own.item.mean, rivalry.rival.item.mean
-        here = estimate(differences(rivalry))
+    for comparison in compare(cells):
+        own, rival = comparison.own.item.mean, comparison.rival.item.mean
+        here = estimate(differences(comparison.own, comparison.rival))
         if own is not None and rival is not None and here:
-            found.append(Lead(rivalry, own - rival, here))
+            found.append(Lead(comparison, own - rival, here))
     return found
 
 
-def differences(rivalry: Rivalry) -> list[float]:
-    """SER less the other, for each common seed."""
-    mine, theirs = (
-        {record.seed: score_of(cell, record) for record in cell.records}
-        for cell in (rivalry.own, rivalry.rival)
-    )
-    return [mine[seed] - theirs[seed] for seed in sorted(mine.keys() & theirs.keys())]
-
-
 def lead_texts(lead: Lead) -> tuple[str, ...]:
-    item = lead.rivalry.own.item
+    item = lead.comparison.own.item
     return (
-        item.stream, str(item.memory_size), TITLES[item.setting], PRINTED[lead.rivalry.rival.item.method],
+        item.stream, str(item.memory_size), TITLES[item.scenario], PRINTED[lead.comparison.rival.item.method],
         f"{lead.printed:+.2f}", f"{lead.here.mean:+.2f}"
         + ("" if lead.here.margin is None else f" ± {lead.here.margin:.2f}") + f" ({lead.here.count})",
         lead.ordering, lead.size,
@@ -111,13 +102,13 @@ def stream_table(cells: Sequence[Cell], stream: str, size: int) -> str:
         and cell.item.stream == stream
         and cell.item.memory_size in (None, size)
     ]
-    scenarios = [name for name in TITLES if any(cell.item.setting == name for cell in own)]
+    scenarios = [name for name in TITLES if any(cell.item.scenario == name for cell in own)]
     columns = ["method"]
     for scenario in scenarios:
         columns += [f"{TITLES[scenario]}, cpu", "forgetting", "printed"]
     rows = []
     for method in dict.fromkeys(cell.item.method for cell in own if cell.records):
-        by_scenario = {cell.item.setting: cell for cell in own if cell.item.method == method}
+        by_scenario = {cell.item.scenario: cell for cell in own if cell.item.method == method}
         row = [PRINTED[method]]
         for scenario in scenarios:
             cell = by_scenario[scenario]
@@ -131,7 +122,7 @@ def printed(cell: Cell) -> str:
 
 
 def forgetting(cell: Cell) -> Estimate | None:
-    scores = [record.score(cell.item.setting, "forgetting") for record in cell.records]
+    scores = [record.score(cell.item.scenario, "forgetting") for record in cell.records]
     return estimate([score for score in scores if score is not None])
 
 

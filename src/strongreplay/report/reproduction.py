@@ -5,11 +5,11 @@ import io
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from strongreplay.recipes.paper import TARGETS
-from strongreplay.records import RunRecord, fingerprint
-from strongreplay.report.looks import PRINTED, TITLES
+from strongreplay.report.styles import PRINTED, TITLES
 from strongreplay.report.tables import tuned_fingerprint
-from strongreplay.report.verdict import Cell, Estimate, Rivalry, estimate
+from strongreplay.report.verdicts import Cell, Estimate, MethodComparison, estimate
+from strongreplay.runs.paper import TARGETS
+from strongreplay.storage.records import RunRecord, fingerprint
 
 COLUMNS = ("cell", "published", "ours", "difference", "verdict", "note")
 SHOWN = ("sgd", "er", "derpp", "clser", "ser")  # in the README
@@ -40,7 +40,7 @@ def counts(cells: Iterable[Cell]) -> dict[str, int]:
     return found
 
 
-def as_markdown(cells: Sequence[Cell], rivalries: Sequence[Rivalry]) -> str:
+def as_markdown(cells: Sequence[Cell], rivalries: Sequence[MethodComparison]) -> str:
     """A table for each table of the paper, then SER against the others."""
     lines = [
         "# What was published and what was measured",
@@ -57,14 +57,14 @@ def as_markdown(cells: Sequence[Cell], rivalries: Sequence[Rivalry]) -> str:
     return "\n".join(lines) + "\n"
 
 
-RIVAL_COLUMNS = ("stream", "memory", "setting", "against", "ahead by", "seeds", "p", "SER is better")
+RIVAL_COLUMNS = ("stream", "memory", "scenario", "against", "ahead by", "seeds", "p", "SER is better")
 
 
-def rival_texts(rivalry: Rivalry) -> tuple[str, ...]:
+def rival_texts(rivalry: MethodComparison) -> tuple[str, ...]:
     item = rivalry.own.item
     verdict = "cannot be said" if rivalry.p is None else "yes" if rivalry.holds else "not shown"
     return (
-        item.stream, str(item.memory_size), TITLES[item.setting], PRINTED[rivalry.rival.item.method],
+        item.stream, str(item.memory_size), TITLES[item.scenario], PRINTED[rivalry.rival.item.method],
         f"{rivalry.difference:+.2f}", str(rivalry.count), "-" if rivalry.p is None else f"{rivalry.p:.4f}",
         verdict,
     )  # fmt: skip
@@ -89,7 +89,7 @@ def as_csv(cells: Iterable[Cell]) -> str:
         mine = (ours.mean, ours.deviation, ours.count, ours.margin) if ours else (None,) * 4
         numbers = (item.mean, item.deviation, item.count, *mine, cell.difference)
         writer.writerow(
-            [item.name, item.target, item.stream, item.memory_size, item.method, item.setting, item.score]
+            [item.name, item.target, item.stream, item.memory_size, item.method, item.scenario, item.score]
             + ["" if value is None else f"{value:.6g}" for value in numbers]
             + [cell.verdict, item.note, item.why_none]
         )
@@ -140,5 +140,5 @@ def tuned(cell: Cell, records: Sequence[RunRecord]) -> Estimate | None:
     if not cell.records:
         return None
     item, wanted = cell.item, tuned_fingerprint(cell.records[0].config)
-    scores = [r.score(item.setting, item.score) for r in records if fingerprint(r.config) == wanted]
+    scores = [r.score(item.scenario, item.score) for r in records if fingerprint(r.config) == wanted]
     return estimate([score for score in scores if score is not None])

@@ -11,9 +11,9 @@ from typing import Any
 
 from strongreplay import metrics
 from strongreplay.errors import ConfigError
-from strongreplay.recipes import PUBLISHED, TUNED, find_recipe
-from strongreplay.recipes.paper import fingerprints
-from strongreplay.records import RunRecord, fingerprint, flatten, told
+from strongreplay.runs.paper import fingerprints
+from strongreplay.runs.recipes import PUBLISHED, TUNED, find_recipe
+from strongreplay.storage.records import RunRecord, fingerprint, flatten, told
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,14 @@ class Group:
     def name(self) -> str:
         return self.method + (f" ({self.variant})" if self.variant else "")
 
-    def score(self, setting: str, name: str) -> Summary | None:
-        return summarise(record.score(setting, name) for record in self.records if setting in record.settings)
+    def score(self, scenario: str, name: str) -> Summary | None:
+        return summarise(
+            record.score(scenario, name) for record in self.records if scenario in record.scenarios
+        )
 
-    def curves(self, setting: str) -> list[list[float]]:
+    def curves(self, scenario: str) -> list[list[float]]:
         """Accuracy after each task, a list a seed."""
-        return [metrics.accuracy_curve(metrics.as_matrix(record.matrix(setting))) for record in self.records]
+        return [metrics.accuracy_curve(metrics.as_matrix(record.matrix(scenario))) for record in self.records]
 
 
 def group_records(records: Iterable[RunRecord]) -> list[Group]:
@@ -71,8 +73,8 @@ def group_records(records: Iterable[RunRecord]) -> list[Group]:
 
 
 def rank(group: Group) -> tuple[str, int, float]:
-    settings = group.records[0].settings  # none where a run stopped before its first task was learnt
-    accuracy = group.score(settings[0], "average_accuracy") if settings else None
+    scenarios = group.records[0].scenarios  # none where a run stopped before its first task was learnt
+    accuracy = group.score(scenarios[0], "average_accuracy") if scenarios else None
     return group.stream, group.memory_size or 0, accuracy.mean if accuracy else 0.0
 
 

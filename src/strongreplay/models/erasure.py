@@ -1,0 +1,199 @@
+"""Erasure: samples are forgotten by every version of a model, so that no file of it holds them any more.
+
+What goes are the pixels or features, their encoded files, stored logits, and where they came from. Nothing is
+drawn and the rest keeps its order. Weights that were trained on the samples stay as they are; so do copies
+that others made of the folder.
+"""
+
+import shutil
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from strongreplay.data import images as codec
+from strongreplay.data.user_data import Label, digests
+from strongreplay.errors import ConfigError, RunError
+from strongreplay.models.memory_view import (
+    KINDS,
+    Remembered,
+    images_of,
+    names_of,
+    read_parts,
+    row_columns,
+    samples_of,
+)
+from strongreplay.models.store import WORK, Store
+from strongreplay.storage.state import sync_folder
+
+OnProgress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ErasedSamples:
+    """What is to be forgotten."""
+
+    samples: dict[str, Remembered]  # by digest: equal ones are one
+    sources: frozenset[str]  # of all of them in every version
+    ids: tuple[int, ...]
+    versions: tuple[str, ...]  # that hold some
+    stopped: bool  # an update was stopped, and what it keeps goes as a whole
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """What was forgotten."""
+
+    num_samples: int
+    ids: tuple[int, ...]
+    versions: tuple[str, ...]  # that were changed
+    stopped: bool  # a stopped update was removed
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    version: str
+    sample: Remembered
+    digest: str
+
+
+def forget(
+    store: Store,
+    *,
+    labels: Collection[Label] = (),
+    sources: Collection[str] = (),
+    ids: Collection[int] = (),
+    confirm: Callable[[ErasedSamples], None] = lambda found: None,
+    progress: OnProgress = lambda what, done, total: None,
+) -> Erased:
+    """Remove the samples named in one of the ways, and all that equal them, from every version.
+
+    A source is matched as a whole, or as the folder or array file it lies in. `confirm` hears what will go
+    and may raise; until then nothing is changed.
+    """
+    if not (labels or sources or ids):
+        raise ConfigError("nothing is named to be forgotten; give a label, a source or an id")
+    _ = store.current  # where no model is, no lock is left
+    with store.locked():
+        with store.writing():  # what an act that was killed left unnamed is removed, even if nothing matches
+            pass
+        found = find(store, labels, sources, ids, progress)
+        confirm(found)
+        remove_work(store.folder / WORK)
+        done, total = 0, len(store.names()) * len(KINDS)
+
+        def change(tree: Any) -> Any:
+            nonlocal done
+            done += 1
+            progress("forgetting", done, total)
+            return without(tree, found.samples)
+
+        act = {"act": "forget", "samples": len(found.samples), "ids": list(found.ids)}
+        changed = store.rewrite(KINDS, change, act, lambda about: retold(about, found.sources))
+    return Erased(len(found.samples), found.ids, tuple(changed), found.stopped)
+
+
+def find(
+    store: Store,
+    labels: Collection[Label],
+    sources: Collection[str],
+    ids: Collection[int],
+    progress: OnProgress = lambda what, done, total: None,
+) -> ErasedSamples:
+    """In every version and the candidate; none at all is an error."""
+    rows = all_rows(store, progress)
+    texts = {str(label) for label in labels}
+    wanted = {
+        row.digest
+        for row in rows
+        if str(row.sample.label) in texts or any(lies_in(row.sample.source, source) for source in sources)
+    }
+    for number in ids:
+        having = [row for row in rows if row.sample.id == number]
+        # After a rollback a number is given a second time: it means the sample that a person sees listed.
+        listed = [row for row in having if row.version == store.current]
+        wanted |= {row.digest for row in listed or having}
+    stopped = (store.folder / WORK).exists()
+    if not wanted:
+        hint = f"; {store.folder / WORK} holds a stopped update, which --restart forgets" if stopped else ""
+        raise ConfigError(
+            f"{store.folder}: no remembered sample has such a label, source or id; "
+            f"see: ser memory {store.folder} list{hint}"
+        )
+    doomed = [row for row in rows if row.digest in wanted]
+    return ErasedSamples(
+        {row.digest: row.sample for row in doomed},
+        frozenset(row.sample.source for row in doomed),
+        tuple(sorted({row.sample.id for row in doomed})),
+        tuple(dict.fromkeys(row.version for row in doomed)),
+        stopped,
+    )
+
+
+def all_rows(store: Store, progress: OnProgress) -> list[Row]:
+    """Of every version, the one in use last."""
+    rows, names = list[Row](), store.names()
+    names.sort(key=lambda name: name == store.current)
+    for number, name in enumerate(names):
+        progress("looking", number, len(names))
+        parts = read_parts(store, name)[1]
+        rows += [
+            Row(name, sample, digest)
+            for sample, digest in zip(samples_of(parts), names_of(parts), strict=True)
+        ]
+    return rows
+
+
+def lies_in(source: str, place: str) -> bool:
+    place = place.rstrip("/")
+    return source == place or source.startswith((f"{place}/", f"{place}#"))
+
+
+def without(tree: Any, doomed: Collection[str]) -> Any:
+    """A part without samples of these digests; none if it holds none of them."""
+    packed = tree["samples"]
+    if packed is None:
+        return None
+    names = digests(images_of(packed))
+    kept = [row for row, name in enumerate(names) if name not in doomed]
+    if len(kept) == len(names):
+        return None
+    rows = torch.tensor(kept, dtype=torch.int64)
+    columns = {name: column[rows] for name, column in row_columns(tree).items()}
+    samples = {"samples": take(packed, rows)}
+    if "extra" not in tree:
+        return tree | samples | columns
+    # What was seen stays seen: the places that are free now are filled by samples to come.
+    extra = tree["extra"] | {"num_filled": len(kept)}
+    return tree | samples | {"columns": columns, "extra": extra}
+
+
+def take(packed: Mapping[str, Any], rows: torch.Tensor) -> dict[str, Any]:
+    taken: dict[str, Any] = {"origins": [packed["origins"][row] for row in rows.tolist()]}
+    if "images" in packed:
+        return taken | {"images": packed["images"][rows]}
+    files = codec.part(packed["files"], packed["lengths"])
+    joined, lengths = codec.join([files[row] for row in rows.tolist()])
+    return taken | {"files": joined, "lengths": lengths}
+
+
+def retold(about: Mapping[str, Any], sources: Collection[str]) -> dict[str, Any]:
+    """Without notes that name one of the sources."""
+    notes = [note for note in about.get("notes", []) if not any(source in note for source in sources)]
+    return dict(about) | ({"notes": notes} if "notes" in about else {})
+
+
+def remove_work(folder: Path) -> None:
+    """A stopped update keeps a memory of its own, in which samples have no names."""
+    if not folder.exists():
+        return
+    try:
+        shutil.rmtree(folder)
+        sync_folder(folder.parent)
+    except OSError as error:
+        raise RunError(
+            f"{folder}: could not be removed ({error.strerror or error}); remove it and repeat, "
+            "no version was changed"
+        ) from None

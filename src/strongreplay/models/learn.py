@@ -1,0 +1,246 @@
+"""update: a chunk of new data, the store of a model and the gate between them. What `ser learn` does.
+
+The lesson's state is kept in the store's `work` folder every so often, so an update that was killed goes on
+when it is asked for again. The version in use changes only when a new one is whole and has passed.
+"""
+
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from strongreplay.data.user_data import Chunk, read_chunk
+from strongreplay.errors import ConfigError, RunError
+from strongreplay.models.gate import Change, Verdict
+from strongreplay.models.model import Model, first_model, model_of
+from strongreplay.models.settings import make_settings
+from strongreplay.models.store import CANDIDATE, WORK, Store, Version
+from strongreplay.models.update import Report, Update
+from strongreplay.storage.records import fingerprint
+from strongreplay.storage.state import read_newest, write_checkpoint
+from strongreplay.training.engine import Position
+
+MAX_DROP = 10.0  # points; with the few samples a small memory holds, one wrong answer more must not count
+EVERY = 60.0  # seconds between two checkpoints
+NO_ROOM = "make room and repeat the command, no version was changed"
+
+
+class Stopped(RunError):
+    """An update that was asked to stop and has kept its state."""
+
+
+@dataclass
+class Watcher:
+    """What an update tells while it goes on, and asks; the default looks away."""
+
+    loading: Callable[[str, int, int], None] = lambda what, done, total: None
+    begin: Callable[[int, int], None] = lambda done, total: None
+    step: Callable[[Position], None] = lambda position: None
+    told: Callable[[str], None] = lambda text: None
+    wants_stop: Callable[[], bool] = lambda: False
+
+
+@dataclass(frozen=True, slots=True)
+class LearnRequest:
+    """What is to be learnt, and how."""
+
+    data: object
+    guard: object = None
+    settings: Mapping[str, Any] = field(default_factory=dict)  # such as learner.memory or train.epochs
+    side: int | None = None
+    channels: int | None = None
+    max_drop: float = MAX_DROP
+    accept: bool = False  # whatever the gate says
+    again: bool = False  # learn what was learnt last once more
+    restart: bool = False  # forget an update that was stopped
+    keep: int = 10  # versions
+
+
+@dataclass(frozen=True, slots=True)
+class LearnOutcome:
+    """A version, new or already there, or none if the update was refused."""
+
+    version: Version | None
+    report: Report | None
+    seconds: float = 0.0
+
+
+def learn(
+    folder: Path, order: LearnRequest, device: torch.device, watcher: Watcher | None = None
+) -> LearnOutcome:
+    """One update of the model kept in a folder, which is made by the first."""
+    watcher, store = watcher or Watcher(), Store(folder)
+    with store.locked():
+        return StoredUpdate(store, order, device, watcher).go()
+
+
+class StoredUpdate:
+    def __init__(self, store: Store, order: LearnRequest, device: torch.device, watcher: Watcher) -> None:
+        self.store, self.order, self.watcher = store, order, watcher
+        self.work, self.base = store.folder / WORK, store.parent()
+        self.version: Version | None = None
+        if self.base:
+            self.version, parts = store.read()
+            self.model = model_of(parts, device)
+            self.model.plan = self.model.plan.changed(order.settings)
+            self.chunk = self.read(order.data)
+        else:
+            plan = make_settings(order.settings)
+            self.chunk = read_chunk(
+                order.data, side=order.side, channels=order.channels, progress=watcher.loading
+            )
+            self.model = first_model(plan, self.chunk, device)
+        self.name = fingerprint(
+            {"base": self.base, "chunk": self.chunk.fingerprint, **self.model.plan.to_dict()}
+        )
+
+    def read(self, data: object) -> Chunk:
+        model, order = self.model, self.order
+        given = {"side": order.side, "channels": order.channels}
+        held = dict(zip(("channels", "side"), model.shape, strict=False)) if len(model.shape) == 3 else {}
+        for key, value in given.items():
+            if value not in (None, held.get(key)):
+                raise ConfigError(f"{key} was fixed as {held.get(key)} when the model was made, got {value}")
+        return read_chunk(data, shape=model.shape, progress=self.watcher.loading)
+
+    def go(self) -> LearnOutcome:
+        order, store, before = self.order, self.store, self.version
+        if before and before.about["chunk"]["fingerprint"] == self.chunk.fingerprint and not order.again:
+            return LearnOutcome(before, None)
+        guard = self.read(order.guard) if order.guard is not None else None
+        judged_by = guard.fingerprint if guard else None
+        if waiting := self.waiting(judged_by):
+            return waiting
+        self.watcher.told(f"read {self.chunk_told()}")
+        began = time.perf_counter()
+        lesson = Update(self.model, self.chunk, guard)
+        self.resume(lesson)
+        self.train(lesson)
+        report = lesson.finish(order.max_drop)
+        seconds = time.perf_counter() - began
+        about = describe(self.model, self.chunk, report, self.name, seconds) | {"guard": judged_by}
+        passed = report.verdict.passed or order.accept
+        act = {
+            "act": "learn",
+            "data": source_of(order.data),
+            "samples": len(self.chunk),
+            "accepted": order.accept,
+        }
+        if passed:
+            version = store.commit(self.model.parts(), about, act)
+            store.drop_candidate()
+            store.prune(order.keep)
+        else:
+            version = None
+            store.stage(self.model.parts(), about, act | {"act": "refuse"})
+        shutil.rmtree(self.work, ignore_errors=True)
+        return LearnOutcome(version, report, seconds)
+
+    def chunk_told(self) -> str:
+        labels, known = list(dict.fromkeys(self.chunk.labels)), set(self.model.labels)
+        new = [str(label) for label in labels if label not in known]
+        more = ", ..." if len(new) > 5 else ""
+        named = f" ({', '.join(new[:5])}{more})" if new else ""
+        samples = f"{len(self.chunk)} sample{'' if len(self.chunk) == 1 else 's'}"
+        classes = f"{len(labels)} class{'' if len(labels) == 1 else 'es'}"
+        return f"{samples} of {classes}, {len(new)} of them new{named}"
+
+    def waiting(self, judged_by: str | None) -> LearnOutcome | None:
+        """The same update was refused before, by the same guard: it is not learnt a second time."""
+        if CANDIDATE not in self.store.names():
+            return None
+        candidate, _ = self.store.read(CANDIDATE, parts=())
+        same = (candidate.about["lesson"], candidate.about.get("guard")) == (self.name, judged_by)
+        if not same or self.order.again:
+            return None
+        verdict = verdict_of(candidate.about, self.order.max_drop)
+        report = Report(
+            verdict, {}, (), 0, 0, [], ("the candidate of the same data, which was refused before",)
+        )
+        if not (verdict.passed or self.order.accept):
+            return LearnOutcome(None, report)
+        return LearnOutcome(self.store.accept({"act": "accept", "data": source_of(self.order.data)}), report)
+
+    def resume(self, lesson: Update) -> None:
+        if self.order.restart:
+            shutil.rmtree(self.work, ignore_errors=True)
+        found = read_newest(self.work, self.watcher.told)
+        if found is None:
+            return
+        if found.manifest.get("lesson") != self.name:
+            raise RunError(
+                f"{self.work}: an update with other data or settings was stopped here; finish it with the "
+                "same command as then, or forget it with --restart"
+            )
+        lesson.load(found.tree)
+        self.watcher.told(f"going on with the update that was stopped, after step {found.manifest['step']}")
+
+    def train(self, lesson: Update) -> None:
+        done, last = steps_done(lesson), time.monotonic()
+        self.watcher.begin(done, lesson.num_steps)
+
+        def on_step(position: Position) -> None:
+            nonlocal done, last
+            done += 1
+            self.watcher.step(position)
+            stop = self.watcher.wants_stop()
+            if stop or time.monotonic() - last >= EVERY:
+                told = {"lesson": self.name, "step": done}
+                write_checkpoint(self.work, lesson.state(), told, remedy=NO_ROOM)
+                last = time.monotonic()
+            if stop:
+                raise Stopped(
+                    f"stopped after step {done} of {lesson.num_steps}; the same command goes on from here"
+                )
+
+        lesson.go(on_step)
+
+
+def steps_done(lesson: Update) -> int:
+    progress, train = lesson.progress, lesson.model.plan.train
+    assert progress is not None
+    return progress.epoch * (lesson.num_steps // train.epochs) + progress.step
+
+
+def source_of(data: object) -> str:
+    return Path(data).name if isinstance(data, str | Path) else type(data).__name__
+
+
+def describe(model: Model, chunk: Chunk, report: Report, lesson: str, seconds: float) -> dict[str, Any]:
+    """What a version tells of itself without being loaded."""
+    samples: dict[Any, int] = {}
+    for label in chunk.labels:
+        samples[label] = samples.get(label, 0) + 1
+    return {
+        "lesson": lesson,
+        "number": model.lessons,
+        "labels": list(model.labels),
+        "new_labels": list(report.new_labels),
+        "chunk": {
+            "fingerprint": chunk.fingerprint,
+            "samples": [[label, count] for label, count in samples.items()],
+            "learnt": report.num_learnt,
+            "held_out": report.num_held,
+        },
+        "changes": [asdict(change) for change in report.verdict.changes],
+        "fresh": [[label, *counts] for label, counts in report.fresh.items()],
+        "max_drop": report.verdict.max_drop if isfinite(report.verdict.max_drop) else None,
+        "notes": list(report.notes),
+        "terms": report.terms,
+        "seconds": seconds,
+        "bytes": model.num_bytes(),
+        "net": model.plan.net.name,
+        "method": model.plan.learner.method,
+    }
+
+
+def verdict_of(about: Mapping[str, Any], max_drop: float | None = None) -> Verdict:
+    """As it was told."""
+    changes = tuple(Change(**change) for change in about["changes"])
+    limit = about["max_drop"] if max_drop is None else max_drop
+    return Verdict(changes, inf if limit is None else limit)

@@ -1,0 +1,100 @@
+"""What a version remembers, sample by sample: those it replays and those it is judged by; no net is built."""
+
+import io
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from strongreplay.data import images as codec
+from strongreplay.data.user_data import Label, digests
+from strongreplay.models.store import Store, Version
+
+KINDS = {"memory": "replay", "held": "held-out"}  # the parts that hold samples, and what for
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """One sample that is kept; equal ones share an id."""
+
+    id: int
+    label: Label
+    source: str
+    lesson: int  # from 1
+    kind: str  # replay or held-out
+    bytes: int  # with what is kept beside it, such as stored logits
+
+
+def read_parts(
+    store: Store, name: str | None, wanted: Iterable[str] = ("model", *KINDS)
+) -> tuple[Version, dict[str, Any]]:
+    """A version and of the wanted parts those it has: not every method has a memory."""
+    if not store.names():
+        _ = store.current  # says so where no model is
+    held = store.read(name, parts=())[0].parts
+    return store.read(name, parts=[part for part in wanted if part in held])
+
+
+def samples_of(parts: Mapping[str, Any]) -> list[Remembered]:
+    """All that is remembered, as stored: first what is replayed, then what is held out."""
+    return [sample for part in KINDS for sample in samples_in(part, parts)]
+
+
+def samples_in(part: str, parts: Mapping[str, Any]) -> Iterator[Remembered]:
+    tree, labels = parts.get(part), parts["model"]["labels"]
+    if tree is None or (packed := tree["samples"]) is None:
+        return
+    columns = row_columns(tree)
+    classes = columns.get("columns", columns.get("labels"))
+    beside = sum(column[0].nbytes for column in columns.values() if len(column))
+    sizes = image_sizes(packed)
+    for row, (number, source, label, lesson) in enumerate(packed["origins"]):
+        own = label if classes is None else labels[int(classes[row])]
+        yield Remembered(number, own, source, lesson, KINDS[part], sizes[row] + beside)
+
+
+def row_columns(tree: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The tensors that have a row for each sample of a part."""
+    if "extra" in tree:  # a memory
+        columns: dict[str, Tensor] = tree["columns"]
+        return columns
+    return {"columns": tree["columns"], "keys": tree["keys"]}
+
+
+def image_sizes(packed: Mapping[str, Any]) -> list[int]:
+    if "images" in packed:
+        return [image.nbytes for image in packed["images"]]
+    sizes: list[int] = packed["lengths"].tolist()
+    return sizes
+
+
+def images_of(packed: Mapping[str, Any] | None) -> Tensor:
+    """The samples of a part themselves."""
+    if packed is None:
+        return torch.empty(0, 0)
+    if "images" in packed:
+        images: Tensor = packed["images"]
+        return images
+    files = codec.part(packed["files"], packed["lengths"])
+    return codec.decode(files, file_shape(files[0])) if files else torch.empty(0, 0)
+
+
+def file_shape(file: bytes) -> tuple[int, int, int]:
+    from PIL import Image
+
+    with Image.open(io.BytesIO(file), formats=("PNG", "JPEG")) as image:
+        return len(image.getbands()), image.height, image.width
+
+
+def all_images(parts: Mapping[str, Any]) -> Tensor:
+    """In the order of `samples_of`."""
+    found = [images_of(parts[part]["samples"]) for part in KINDS if part in parts]
+    filled = [images for images in found if len(images)]
+    return torch.cat(filled) if filled else torch.empty(0, *parts["model"]["shape"])
+
+
+def names_of(parts: Mapping[str, Any]) -> list[str]:
+    """The digest of each sample, in the order of `samples_of`."""
+    return digests(all_images(parts))

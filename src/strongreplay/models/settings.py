@@ -1,0 +1,111 @@
+"""Plan: what is decided when a model is made, validated once; some of it may change with a later lesson."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, Field, field_validator, model_validator
+
+from strongreplay.data.images import Codec
+from strongreplay.data.user_data import Label
+from strongreplay.errors import ConfigError
+from strongreplay.methods import METHODS, MethodConfig, method_row
+from strongreplay.models.budget import Budget
+from strongreplay.runs.config import NetConfig, Section, TrainConfig, build_sections, net_faults
+from strongreplay.storage.records import flatten
+
+OWN = "own"  # a net that is no row of NETS: the user brings it along
+DEFAULTS: dict[str, Any] = {"train.lr": 0.03, "train.epochs": 20}
+DEFAULTS_OF: dict[str, dict[str, Any]] = {
+    "ser": {"method.alpha": 0.5}
+}  # chunks are small, and so is the rate
+CHANGEABLE = ("learner.memory", "learner.val", "train.")
+
+
+class LearnerConfig(Section):
+    method: str = Field("ser", description="how it learns")
+    memory: int | str = Field(500, description="samples kept, or bytes: 20MB; one fifth of it to judge by")
+    val: float = Field(0.1, ge=0, lt=1, description="share of each chunk that is held out to judge by")
+    store: Codec = Field("raw", description="how images are kept on disk: raw pixels, png or jpeg")
+    augment: Literal["auto", "none", "crop", "crop-flip"] = Field(
+        "auto", description="of training images; auto: crop-flip for colour, none for grey"
+    )
+    normalise: bool = Field(True, description="by mean and deviation of the first data")
+    mean: tuple[float, ...] | None = Field(
+        None, description="of each channel in [0, 1] or feature; none: of the data"
+    )
+    std: tuple[Annotated[float, Field(gt=0)], ...] | None = Field(None, description="of the same; give both")
+    classes: tuple[Label, ...] | None = Field(
+        None, min_length=1, description="all there will ever be; none: the head grows"
+    )
+    reserve: int = Field(10, ge=0, description="rows of a growing head kept ready for classes to come")
+    seed: int = Field(0, ge=0, description="of everything drawn")
+
+    @model_validator(mode="after")
+    def check_pair(self) -> Self:
+        if (self.mean is None) != (self.std is None):
+            raise ValueError("learner.mean and learner.std belong together; give both or none")
+        return self
+
+    @field_validator("memory")
+    @classmethod
+    def check(cls, value: int | str) -> int | str:
+        Budget.parse(value)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings:
+    learner: LearnerConfig
+    method: MethodConfig
+    net: NetConfig
+    train: TrainConfig
+
+    @property
+    def budget(self) -> Budget:
+        return Budget.parse(self.learner.memory)
+
+    def to_dict(self) -> dict[str, Any]:
+        names = ("learner", "method", "net", "train")
+        # How many samples a method keeps follows from the budget.
+        return {name: getattr(self, name).model_dump(mode="json", exclude={"memory_size"}) for name in names}
+
+    def changed(self, settings: Mapping[str, Any]) -> "ModelSettings":
+        """With other settings for the lessons to come; what the model is made of stays."""
+        held, method = flatten(self.to_dict()), settings.get("learner.method", self.learner.method)
+        if method != self.learner.method:  # before its settings are looked for in those of another method
+            raise ConfigError(fixed_as("learner.method", self.learner.method, method))
+        other = make_settings(held | dict(settings))
+        faults = [
+            fixed_as(key, held[key], value)
+            for key, value in flatten(other.to_dict()).items()
+            if value != held.get(key) and not key.startswith(CHANGEABLE)
+        ]
+        if faults:
+            raise ConfigError("\n".join(faults))
+        return other
+
+
+def fixed_as(key: str, held: object, given: object) -> str:
+    return f"{key} was fixed as {held!r} when the model was made, got {given!r}; leave it out"
+
+
+def make_settings(settings: Mapping[str, Any]) -> ModelSettings:
+    """Of settings such as learner.memory, method.alpha, net.name, train.epochs; all faults at once."""
+    name = str(settings.get("learner.method", "ser"))
+    row = method_row(name)
+    if not row.grows:
+        usable = ", ".join(each for each, row in METHODS.items() if row.grows)
+        raise ConfigError(f"{name} does not go on when classes are added; take one of {usable}")
+    if "method.memory_size" in settings:
+        raise ConfigError("method.memory_size follows from learner.memory; set that instead")
+    sections: dict[str, type[BaseModel]] = {
+        "learner": LearnerConfig, "method": row.config, "net": NetConfig, "train": TrainConfig
+    }  # fmt: skip
+    defaults = {"net.name": "auto"} | DEFAULTS | DEFAULTS_OF.get(name, {})
+    built, faults = build_sections(sections, defaults | dict(settings))
+    if isinstance(net := built.get("net"), NetConfig) and net.name not in ("auto", OWN):
+        faults += net_faults(net)
+    if faults:
+        raise ConfigError("\n".join(faults))
+    return ModelSettings(**built)

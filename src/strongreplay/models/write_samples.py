@@ -1,0 +1,109 @@
+"""Remembered samples as files: images in class folders, or features as one array file, and a list of all."""
+
+import csv
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from strongreplay.data.user_data import Label
+from strongreplay.errors import ConfigError, RunError
+from strongreplay.models.memory_view import Remembered
+
+HEADER = ("path", "label", "id", "source", "lesson", "kind")
+MANIFEST, FEATURES = "manifest.csv", "features.npz"
+RESERVED = {"con", "prn", "aux", "nul", *(f"{name}{n}" for name in ("com", "lpt") for n in range(1, 10))}
+LONGEST = 200  # bytes of a folder's name; systems end at 255
+PROGRESS_STEP = 50  # files between two reports
+
+
+def write_samples(
+    folder: Path,
+    samples: Sequence[Remembered],
+    images: Tensor,
+    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+) -> None:
+    """Into a folder that is new or empty; nothing is written outside it."""
+    expect_empty(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = write_images(folder, samples, images, progress) if images.dim() == 4 else []
+        if images.dim() == 2 and len(samples):
+            labels = [one.label for one in samples]
+            np.savez(folder / FEATURES, inputs=images.numpy(), labels=label_array(labels))
+        with (folder / MANIFEST).open("w", encoding="utf-8", newline="") as file:
+            rows = csv.writer(file)
+            rows.writerow(HEADER)
+            for row, one in enumerate(samples):
+                path = paths[row] if paths else f"{FEATURES}#{row}"
+                rows.writerow((path, one.label, one.id, one.source, one.lesson, one.kind))
+    except OSError as error:
+        raise RunError(
+            f"{folder}: could not be written ({error.strerror or error}); make room or choose another folder"
+        ) from None
+
+
+def expect_empty(folder: Path) -> None:
+    if not os.path.lexists(folder):
+        return
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: a file is there; give a folder that is new or empty")
+    if next(folder.iterdir(), None) is not None:
+        raise ConfigError(f"{folder}: the folder is not empty; give one that is new or empty")
+
+
+def write_images(
+    folder: Path,
+    samples: Sequence[Remembered],
+    images: Tensor,
+    progress: Callable[[str, int, int], None],
+) -> list[str]:
+    """The path of each in the folder; a sample that is kept twice is written twice."""
+    from PIL import Image
+
+    paths: dict[str, None] = {}
+    for row, (one, image) in enumerate(zip(samples, images.numpy(), strict=True)):
+        path, copy = f"{folder_name(one.label)}/{one.kind}-{one.id:06d}", 1
+        while (name := f"{path}{f'-{copy}' if copy > 1 else ''}.png") in paths:
+            copy += 1
+        paths[name] = None
+        (folder / name).parent.mkdir(exist_ok=True)
+        pixels = image[0] if len(image) == 1 else np.ascontiguousarray(image.transpose(1, 2, 0))
+        Image.fromarray(pixels).save(folder / name)
+        if row % PROGRESS_STEP == 0:
+            progress("writing images", row, len(samples))
+    return list(paths)
+
+
+def folder_name(label: Label) -> str:
+    """A label as a name for any file system; urllib.parse.unquote gives it back.
+
+    One that is too long ends in %~, and only the manifest has all of it.
+    """
+    text = str(label)
+    name = "".join(sign if sign.isalnum() or sign in " _-.,+()" else escaped(sign) for sign in text)
+    if name.startswith((".", " ")) or name.lower().partition(".")[0] in RESERVED:
+        name = escaped(text[0]) + name[1:]
+    if name.endswith((".", " ")):
+        name = name[:-1] + escaped(text[-1])
+    return name if len(name.encode()) <= LONGEST else shortened(name)
+
+
+def escaped(sign: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in sign.encode())
+
+
+def shortened(name: str) -> str:
+    import hashlib
+
+    digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+    kept = name.encode()[: LONGEST - len(digest) - 2].decode(errors="ignore").rstrip("%0123456789ABCDEF. ")
+    return f"{kept}%~{digest}"
+
+
+def label_array(labels: Sequence[Label]) -> "np.ndarray[tuple[int, ...], np.dtype[np.int64 | np.str_]]":
+    if all(isinstance(label, int) for label in labels):
+        return np.array(labels, np.int64)
+    return np.array([str(label) for label in labels], np.str_)

@@ -1,0 +1,212 @@
+"""What a memory holds, as one picture: read from the state kept beside a record, without torch.
+
+A state is a folder of numbered checkpoints, each a manifest with sizes and sums, a tree (JSON) and tensors
+(safetensors). The newest that is whole is used; nothing of it is executed.
+"""
+
+import base64
+import hashlib
+import io
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from strongreplay.errors import DataError
+
+FORMAT = 1  # of checkpoints
+TENSORS, TREE, MANIFEST = "tensors.safetensors", "tree.json", "manifest.json"
+MAX_JSON = 2**28  # bytes
+MOST_IMAGES = 200
+MOST_ROWS = 20  # classes that get a row of their own
+LARGEST = 32  # pixels a side; larger images are shrunk
+
+Pixels = npt.NDArray[np.uint8]
+Labels = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryContents:
+    """The filled part of a memory; some methods keep no labels."""
+
+    images: Pixels  # (N, C, H, W)
+    labels: Labels | None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPicture:
+    """A picture as a data address, the words that stand for it, and its size in pixels."""
+
+    address: str
+    text: str
+    width: int
+    height: int
+
+
+def grid_of(folder: Path, tell: Callable[[str], None]) -> MemoryPicture | None:
+    """The memory in the newest whole checkpoint of a `.state` folder; `tell` hears of each damaged one."""
+    for path in checkpoints(folder):
+        try:
+            contents = read_contents(path)
+        except DataError as error:
+            tell(str(error))
+            continue
+        return draw(contents) if contents is not None and len(contents.images) else None
+    return None
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The newest first."""
+    if folder.is_symlink() or not folder.is_dir():
+        return []
+    return sorted((path for path in folder.glob("state-*") if path.is_dir()), reverse=True)
+
+
+def read_contents(path: Path) -> MemoryContents | None:
+    """None where the run kept no images; a DataError where the checkpoint is not whole."""
+    from safetensors import SafetensorError, safe_open
+
+    manifest = read_manifest(path)
+    for name in (TENSORS, TREE):
+        check(path / name, manifest["files"][name])
+    try:
+        count = find_number(json.loads((path / TREE).read_bytes()), "num_filled")
+        with safe_open(path / TENSORS, framework="np") as tensors:
+            names = {name.rpartition(".")[2]: name for name in tensors.keys() if "/memory." in name}  # noqa: SIM118
+            if "images" not in names:
+                return None
+            images = tensors.get_tensor(names["images"])[:count]
+            labels = tensors.get_tensor(names["labels"])[:count] if "labels" in names else None
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise DataError(f"{path}: not a checkpoint of this package ({error}); remove the folder") from None
+    return checked(path, images, labels)
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    file = path / MANIFEST
+    try:
+        if file.is_symlink() or file.stat().st_size > MAX_JSON:
+            raise DataError(f"{file}: a link, or too large for a manifest; remove {path}")
+        manifest: dict[str, Any] = json.loads(file.read_bytes())
+        rest = {key: value for key, value in manifest.items() if key != "sum"}
+        whole = hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest() == manifest["sum"]
+        number = int(manifest["format"])
+    except OSError as error:
+        raise DataError(f"{file}: not readable ({error.strerror or error}); remove {path}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{file}: not a manifest ({type(error).__name__}: {error}); remove {path}") from None
+    if number > FORMAT:
+        raise DataError(f"{file}: checkpoint format {number} is newer than {FORMAT}; update strongreplay")
+    if not whole or not {TENSORS, TREE} <= manifest["files"].keys():
+        raise DataError(f"{file}: the manifest is damaged (its sum does not fit); remove {path}")
+    return manifest
+
+
+def check(file: Path, entry: dict[str, Any]) -> None:
+    """A file of the size and sum that the manifest tells; a link could lead anywhere and is refused."""
+    try:
+        if file.is_symlink() or not file.is_file():
+            raise DataError(f"{file}: missing, or a link; remove {file.parent}")
+        size = file.stat().st_size
+        if size != entry["bytes"]:
+            raise DataError(f"{file}: {size} bytes instead of {entry['bytes']}; remove {file.parent}")
+        with file.open("rb") as opened:
+            found = hashlib.file_digest(opened, "sha256").hexdigest()
+    except OSError as error:
+        raise DataError(f"{file}: not readable ({error.strerror or error})") from None
+    if found != entry["sha256"]:
+        raise DataError(f"{file}: its SHA-256 does not fit the manifest, it is damaged; remove {file.parent}")
+
+
+def checked(path: Path, images: Any, labels: Any) -> MemoryContents | None:
+    """Only raw images, grey or coloured, can be shown."""
+    if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1] not in (1, 3):
+        return None
+    if labels is not None and labels.shape != (len(images),):
+        raise DataError(
+            f"{path}: {len(images)} images with labels of shape {labels.shape}; remove the folder"
+        )
+    return MemoryContents(images, None if labels is None else labels.astype(np.int64))
+
+
+def find_number(node: Any, name: str) -> int | None:
+    """The first whole number of that name in a tree, whose dicts are lists of pairs."""
+    if isinstance(node, list) and len(node) == 2 and node[0] == name and isinstance(node[1], int):
+        return int(node[1])
+    parts = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    return next((found for part in parts if (found := find_number(part, name)) is not None), None)
+
+
+def draw(contents: MemoryContents) -> MemoryPicture:
+    """At most MOST_IMAGES of them: a row a class, or row after row where there are too many classes."""
+    rows = arrange(contents.labels, len(contents.images))
+    tiles = [[shrink(contents.images[number]) for number in row] for row in rows]
+    height, width = tiles[0][0].shape[:2]
+    columns = max(map(len, rows))
+    # Alpha 0 where nothing lies: a row of few images must look right on a light and on a dark page.
+    sheet = np.zeros((len(rows) * (height + 1) - 1, columns * (width + 1) - 1, 4), np.uint8)
+    for y, row in enumerate(tiles):
+        for x, tile in enumerate(row):
+            top, left = y * (height + 1), x * (width + 1)
+            sheet[top : top + height, left : left + width, :3] = tile
+            sheet[top : top + height, left : left + width, 3] = 255
+    address = "data:image/png;base64," + base64.b64encode(encode(sheet)).decode()
+    return MemoryPicture(address, describe(contents, rows), sheet.shape[1], sheet.shape[0])
+
+
+def arrange(labels: Labels | None, count: int) -> list[list[int]]:
+    """The numbers of the images to show, row by row."""
+    if labels is None:
+        return cut(spread(list(range(count)), MOST_IMAGES))
+    order = np.argsort(labels, kind="stable")
+    classes = np.unique(labels)
+    if len(classes) > MOST_ROWS:
+        return cut(spread(order.tolist(), MOST_IMAGES))
+    return [spread(order[labels[order] == label].tolist(), MOST_IMAGES // len(classes)) for label in classes]
+
+
+def spread(numbers: list[int], most: int) -> list[int]:
+    """At most that many, evenly over the whole list."""
+    if len(numbers) <= most:
+        return numbers
+    return [numbers[place * len(numbers) // most] for place in range(most)]
+
+
+def cut(numbers: list[int]) -> list[list[int]]:
+    return [numbers[start : start + MOST_ROWS] for start in range(0, len(numbers), MOST_ROWS)]
+
+
+def shrink(image: Pixels) -> Pixels:
+    """(C, H, W) as a picture of three colours, no side longer than LARGEST."""
+    colours = np.repeat(image, 3, axis=0) if len(image) == 1 else image
+    picture = Image.fromarray(np.ascontiguousarray(colours.transpose(1, 2, 0)))
+    picture.thumbnail((LARGEST, LARGEST))
+    return np.asarray(picture)
+
+
+def encode(sheet: Pixels) -> bytes:
+    """PNG of at most 255 colours and nothing: a third of the bytes, and no difference at this size."""
+    buffer = io.BytesIO()
+    picture = Image.fromarray(sheet).quantize(256, method=Image.Quantize.FASTOCTREE)
+    picture.save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()
+
+
+def describe(contents: MemoryContents, rows: list[list[int]]) -> str:
+    shown, count = sum(map(len, rows)), len(contents.images)
+    how_many = f"{count} images" if shown == count else f"{shown} of {count} images"
+    if contents.labels is None:
+        return f"{how_many} in the memory, in stored order; the method keeps no labels"
+    counts = sorted(Counter(contents.labels.tolist()).items())
+    if len(counts) > MOST_ROWS:
+        return f"{how_many} in the memory, sorted by class; {len(counts)} classes"
+    told = ", ".join(f"class {label}: {number}" for label, number in counts)
+    return f"{how_many} in the memory, a row a class ({told})"

@@ -1,0 +1,69 @@
+"""How long a run takes here, before it is started: steps from its configuration, seconds from a short trial.
+
+The trial is a plain training step of the same net on noise of the same shape and batch, or on part of a large
+batch; a method's step costs about as many of these as its row in METHODS says. Good to a factor of two, which
+tells minutes from days.
+"""
+
+import time
+from functools import cache
+from math import ceil, prod
+from statistics import median
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from strongreplay.data.datasets import DATASETS
+from strongreplay.data.streams import STREAMS
+from strongreplay.methods import METHODS
+from strongreplay.nets import build_net
+from strongreplay.protocol import derive_generator
+from strongreplay.runs.config import RunConfig
+
+TRIAL_SECONDS = 0.5
+TRIAL_NUMBERS = 2**17  # inputs of a trial step: 42 images of CIFAR; 512 of TinyImageNet would take minutes
+Trial = tuple[str, int | None, tuple[int, ...], int, int]  # net, width, input shape, classes, batch size
+
+
+def num_steps(config: RunConfig) -> int:
+    """Of all tasks; what a method adds to a task from memory is not counted."""
+    row, train = STREAMS[config.stream], config.train
+    dataset = DATASETS[row.dataset]
+    num_tasks = min(row.num_tasks, config.data.tasks or row.num_tasks)
+    size = dataset.num_train if row.scenario == "domain-il" else dataset.num_train / row.num_tasks
+    size *= 1 - config.data.validation
+    if METHODS[config.method_name].on_union:
+        return ceil(size * num_tasks / train.batch_size) * train.epochs_of(0)
+    return sum(ceil(size / train.batch_size) * train.epochs_of(index) for index in range(num_tasks))
+
+
+def seconds(config: RunConfig) -> float:
+    """Of training alone."""
+    return num_steps(config) * METHODS[config.method_name].cost * plain_step(trial_of(config))
+
+
+def trial_of(config: RunConfig) -> Trial:
+    dataset = DATASETS[STREAMS[config.stream].dataset]
+    net, size = config.net, config.train.batch_size
+    return net.name, net.width, dataset.shape, dataset.num_classes, size
+
+
+@cache
+def plain_step(trial: Trial) -> float:
+    """Seconds of a forward, a backward and an update; the first one, which sets things up, left out."""
+    name, width, shape, num_classes, batch_size = trial
+    size = min(batch_size, TRIAL_NUMBERS // prod(shape))
+    options = {} if width is None else {"width": width}
+    generator = derive_generator(0, "trial")
+    net = build_net(name, shape, num_classes, generator, **options)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+    inputs = torch.rand(size, *shape, generator=generator)
+    labels = torch.randint(num_classes, (size,), generator=generator)
+    times: list[float] = []
+    while len(times) < 3 or sum(times) < TRIAL_SECONDS:
+        start = time.perf_counter()
+        optimizer.zero_grad()
+        cross_entropy(net(inputs), labels).backward()
+        optimizer.step()
+        times.append(time.perf_counter() - start)
+    return median(times[1:]) * batch_size / size

@@ -1,0 +1,236 @@
+"""RunRecord: what one seed of one configuration leaves behind, as one JSON file. No torch in here.
+
+`results` is what the configuration determines: the same configuration, seed, versions and machine give it
+again to the bit. `measured` is what they do not: time, memory, hardware, versions, dates.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from strongreplay.errors import DataError
+
+FORMAT = 1
+DEEPEST = 32  # levels of a record; more would break those who walk through it, such as `flatten`
+PER_CENT = 100 + 1e-6  # with room for what a mean rounds up
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    config: dict[str, Any]
+    results: dict[str, Any]
+    measured: dict[str, Any]
+    format: int = FORMAT
+
+    @property
+    def stream(self) -> str:
+        return str(self.config["stream"])
+
+    @property
+    def method(self) -> str:
+        return str(self.config["method"]["name"])
+
+    @property
+    def memory_size(self) -> int | None:
+        size = self.config["method"].get("memory_size")
+        return None if size is None else int(size)
+
+    @property
+    def seed(self) -> int:
+        return int(self.config["seed"])
+
+    @property
+    def scenarios(self) -> list[str]:
+        """The scenarios it has accuracies for, such as ["class-il", "task-il"]."""
+        return list(self.results["accuracy"])
+
+    @property
+    def protocol(self) -> str:
+        """cpu or full. The source of its recipe says so, which no setting of a run can change."""
+        return "cpu" if str(self.measured.get("recipe", "")).startswith("cpu protocol") else "full"
+
+    def matrix(self, scenario: str) -> list[list[float | None]]:
+        rows: list[list[float | None]] = self.results["accuracy"][scenario]["matrix"]
+        return rows
+
+    @property
+    def nets(self) -> dict[str, Any]:
+        """Where a method has several nets that can answer: what each scored, as `accuracy` has it."""
+        found: dict[str, Any] = self.results.get("accuracy_of", {})
+        return found
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1, allow_nan=False) + "\n"
+
+    def score(self, scenario: str, name: str) -> float | None:
+        """One number, such as score("class-il", "average_accuracy")."""
+        value: float | None = self.results["accuracy"][scenario].get(name)
+        return value
+
+
+def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested sections as dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
+
+
+def told(value: Any) -> str:
+    """A setting as the command line takes it: current,replay for a list."""
+    if value is None:
+        return "none"
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def fingerprint(config: dict[str, Any]) -> str:
+    """Ten letters that stand for a configuration, whatever its seed.
+
+    What is none is left out, so that a new option which is off by default changes no name.
+    """
+    held = {key: value for key, value in flatten(config).items() if key != "seed" and value is not None}
+    text = json.dumps(held, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def record_path(folder: Path, config: dict[str, Any]) -> Path:
+    """Where the record of a configuration belongs: DIR/stream/method-memory-fingerprint/seed-N.json."""
+    method = config["method"]
+    size = method.get("memory_size")
+    name = "-".join([method["name"], *([f"m{size}"] if size is not None else []), fingerprint(config)])
+    return folder / str(config["stream"]) / name / f"seed-{config['seed']}.json"
+
+
+def write_text(path: Path, text: str) -> None:
+    """The whole text or nothing: written beside its place, synced, renamed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_record(folder: Path, record: RunRecord) -> Path:
+    path = record_path(folder, record.config)
+    write_text(path, record.to_json())
+    return path
+
+
+def read_record(path: Path) -> RunRecord:
+    """One record, or a DataError that says what is wrong with the file."""
+    remedy = "remove it and run again"
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such record; see the files in {path.parent}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not readable as JSON ({error}); {remedy}") from None
+    if not isinstance(raw, dict) or type(raw.get("format")) is not int:
+        raise DataError(f"{path}: not a run record (no format number); {remedy}")
+    if raw["format"] > FORMAT:
+        raise DataError(f"{path}: record format {raw['format']} is newer than {FORMAT}; update strongreplay")
+    try:
+        _expect(_depth_fits(raw, DEEPEST), f"at most {DEEPEST} levels", "more")
+        # JSON can tell of infinities and halves of characters, which could not be written or shown again.
+        json.dumps(raw, allow_nan=False, ensure_ascii=False).encode()
+        check_config(raw["config"])
+        for scenario, scores in raw["results"]["accuracy"].items():
+            check_scores(scores, f"accuracy of {scenario}")
+        check_measured(raw["measured"])
+        return RunRecord(raw["config"], raw["results"], raw["measured"], raw["format"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(
+            f"{path}: not a whole run record ({type(error).__name__}: {error}); {remedy}"
+        ) from None
+
+
+def _expect(holds: bool, rule: str, got: object) -> None:
+    if not holds:
+        raise ValueError(f"expected {rule}, got {str(got)[:80]}")
+
+
+def _depth_fits(value: Any, levels: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value
+    return levels > 0 and all(
+        _depth_fits(part, levels - 1) for part in inner if isinstance(part, dict | list)
+    )
+
+
+def _is_number(value: object, limit: float) -> bool:
+    """A number that is small enough to count with; to Python, True is one too."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= limit
+
+
+def check_config(config: dict[str, Any]) -> None:
+    """What names and groups records must be there; the rest is checked by those who run it again."""
+    method = config["method"]
+    for key, name in (("stream", config["stream"]), ("method.name", method["name"])):
+        _expect(isinstance(name, str) and name != "", f"a name as {key}", name)
+    size = method.get("memory_size")
+    for key, value in (("seed", config["seed"]), ("method.memory_size", 0 if size is None else size)):
+        _expect(type(value) is int, f"a whole number as {key}", value)
+
+
+def check_scores(scores: dict[str, Any], where: str) -> None:
+    """A matrix of at least as many columns as rows, per cent or null, and numbers in per cent beside it."""
+    rows = scores["matrix"]
+    _expect(
+        isinstance(rows, list) and all(isinstance(row, list) and row for row in rows),
+        f"{where}: rows of numbers",
+        rows,
+    )
+    _expect(0 < len(rows) <= max(map(len, rows), default=0), f"{where}: a column for each row", rows)
+    numbers = {key: value for key, value in scores.items() if key not in ("matrix", "untrained")}
+    flat = [*(value for row in rows for value in row), scores["average_accuracy"], *numbers.values()]
+    for value in (*flat, *scores.get("untrained", ())):
+        _expect(value is None or _is_number(value, PER_CENT), f"{where}: per cent or null", value)
+
+
+def check_measured(measured: dict[str, Any]) -> None:
+    for key in ("phases", "versions", "hardware"):
+        _expect(isinstance(measured.get(key, {}), dict), f"a table of {key}", measured.get(key))
+    for name, phase in measured.get("phases", {}).items():
+        for key in ("seconds", "peak_memory_bytes"):
+            _expect(_is_number(phase[key], 2**63), f"a number as {key} of {name}", phase[key])
+
+
+def read_folder(paths: Iterable[Path]) -> tuple[list[RunRecord], list[str]]:
+    """All records in files and folders, and a line for each JSON file that is none."""
+    records: list[RunRecord] = []
+    problems: list[str] = []
+    for path in paths:
+        for file in find_files(path, problems):
+            try:
+                records.append(read_record(file))
+            except DataError as error:
+                problems.append(str(error))
+    return records, problems
+
+
+def find_files(place: Path, problems: list[str]) -> list[Path]:
+    """Every JSON file in a folder, or the file itself.
+
+    Checkpoints of stopped runs lie beside the records and have JSON of their own: folders of states are left
+    alone. What goes away during the search, as theirs do while runs are made, is no problem.
+    """
+
+    def tell(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            problems.append(f"{error.filename}: cannot be searched ({error.strerror}); make it readable")
+
+    if not os.path.isdir(place):  # unlike that of a Path, it never raises
+        return [place]
+    found = []
+    for folder, inside, names in os.walk(place, onerror=tell):
+        inside[:] = [name for name in inside if not name.endswith(".state")]
+        found += [Path(folder, name) for name in names if name.endswith(".json")]
+    return sorted(found)

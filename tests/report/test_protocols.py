@@ -1,0 +1,84 @@
+"""The report of the cpu protocol: its own table, and verdicts on the paper's ordering and margins only."""
+
+from functools import cache
+
+import pytest
+
+from strongreplay.cli.reproduce import config_for
+from strongreplay.report.protocols import cpu_cells, lead_table, leads, stream_table
+from strongreplay.report.verdicts import judge_all
+from strongreplay.runs.config import RunConfig
+from strongreplay.runs.paper import PaperCell, items
+from strongreplay.storage.records import RunRecord
+
+STREAM = "seq-cifar100-10"
+
+
+@cache
+def config_of_cell(name: str, protocol: str) -> tuple[PaperCell, RunConfig]:
+    item = next(item for item in items(protocol) if item.name == name)
+    return item, config_for(item, 0)
+
+
+def record(method: str, seed: int, score: float, protocol: str = "cpu") -> RunRecord:
+    place = f"{STREAM}/{method}" if method == "sgd" else f"{STREAM}/m200/{method}"
+    _, config = config_of_cell(f"table1/{place}/class-il", protocol)
+    scores = {"matrix": [[score]], "average_accuracy": score, "forgetting": 100 - score}
+    accuracy = {"class-il": scores, "task-il": scores}
+    phases = {"train": {"seconds": 1800.0}, "evaluate": {"seconds": 1800.0}}
+    measured = {"recipe": config.source, "phases": phases}
+    return RunRecord({**config.to_dict(), "seed": seed}, {"accuracy": accuracy}, measured)
+
+
+def lead_over(method: str, own: list[float], theirs: list[float]) -> tuple[str, str]:
+    records = [record("ser", seed, score) for seed, score in enumerate(own)]
+    records += [record(method, seed, score) for seed, score in enumerate(theirs)]
+    found = {lead.comparison.own.item.scenario: lead for lead in leads(cpu_cells(records))}["class-il"]
+    return found.ordering, found.size
+
+
+@pytest.mark.parametrize(
+    ("own", "theirs", "expected"),
+    [  # the paper prints SER 35.29 and DER++ 21.76 in this column: 13.53 ahead
+        ([30.0, 31.0, 32.0], [16.5, 17.6, 18.4], ("confirmed", "as printed")),
+        ([30.0, 31.0, 32.0], [28.0, 28.9, 30.1], ("confirmed", "smaller")),
+        ([50.0, 51.0, 52.0], [30.0, 30.9, 32.1], ("confirmed", "larger")),
+        ([30.0, 31.0, 32.0], [32.0, 32.9, 34.1], ("contradicted", "smaller")),
+        ([30.0, 31.0, 32.0], [30.1, 30.8, 32.1], ("not shown", "smaller")),
+        ([30.0, 31.0], [20.0, 20.5], ("too few seeds", "too few seeds")),
+        ([30.0], [20.0], ("too few seeds", "too few seeds")),
+    ],
+)
+def test_the_ordering_and_the_margin_are_judged(
+    own: list[float], theirs: list[float], expected: tuple[str, str]
+) -> None:
+    assert lead_over("derpp", own, theirs) == expected
+
+
+def test_only_common_seeds_are_compared() -> None:
+    records = [record("ser", seed, 30.0 + seed) for seed in (0, 1, 2)] + [record("er", 7, 10.0)]
+    assert leads(cpu_cells(records)) == []
+    (first, second) = leads(cpu_cells([*records, record("er", 1, 11.0)]))
+    assert (first.here.mean, first.here.count, second.comparison.own.item.scenario) == (20.0, 1, "task-il")
+    assert "+20.00 (1) | too few seeds" in lead_table(cpu_cells([*records, record("er", 1, 11.0)]))
+
+
+def test_the_table_has_results_printed_means_and_hours_and_no_verdict() -> None:
+    records = [record("ser", seed, 30.0 + seed) for seed in (0, 1, 2)] + [record("sgd", 0, 9.0)]
+    table = stream_table(cpu_cells(records), STREAM, 200).splitlines()
+    assert table[0].count("cpu") == 2
+    assert [line.split(" | ")[0] for line in table[2:]] == ["| SGD", "| SER"]
+    assert "| 31.00 ± 2.48 (3) | 69.00 ± 2.48 (3) | 35.29 | 31.00" in table[3]
+    assert table[3].endswith("| 1.0 |")
+    assert stream_table(cpu_cells([]), STREAM, 200) == "Not run yet."
+    assert lead_table(cpu_cells([])) == "Not run yet."
+
+
+def test_records_of_the_protocols_do_not_mix() -> None:
+    full = [record("ser", seed, 30.0, "full") for seed in (0, 1, 2)]
+    cpu = [record("ser", seed, 20.0) for seed in (3, 4)]
+    seeds = {
+        name: {r.seed for cell in cells for r in cell.records}
+        for name, cells in (("cpu", cpu_cells(full + cpu)), ("full", judge_all(items(), full + cpu)))
+    }
+    assert seeds == {"cpu": {3, 4}, "full": {0, 1, 2}}

@@ -1,0 +1,75 @@
+"""Tables and pictures from records, without torch."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from test_records import make_record
+
+from strongreplay.report.curves import accuracy_curves
+from strongreplay.report.tables import group_records, summarise
+from strongreplay.runs.config import resolve
+from strongreplay.storage.records import RunRecord
+
+
+def test_mean_and_sample_deviation_by_hand() -> None:
+    summary = summarise([80.0, 82.0, 84.0])
+    assert summary is not None
+    assert (summary.mean, summary.deviation, summary.count) == (82, 2, 3)
+    assert str(summary) == "82.00 ± 2.00"
+    assert str(summarise([80.0])) == "80.00"
+    assert summarise([None]) is None
+
+
+def test_seeds_of_one_configuration_form_a_group_and_twins_are_told_apart() -> None:
+    records = [make_record("ser", seed, 80 + seed) for seed in (2, 0, 1)]
+    records += [make_record("ser", 0, 70, alpha=3), make_record("er", 0, 60), make_record("ser", 0, 99)]
+    groups = group_records(records)
+    assert [(g.method, len(g.records)) for g in groups] == [("er", 1), ("ser", 1), ("ser", 3)]
+    groups = groups[::-1]
+    assert [record.seed for record in groups[0].records] == [0, 1, 2]
+    assert groups[0].records[0].score("class-il", "average_accuracy") == 80  # the same seed twice counts once
+    assert groups[1].name == "ser (method.alpha=3)"
+    assert groups[2].name == "er"
+    score = groups[0].score("class-il", "average_accuracy")
+    assert score is not None
+    assert score.mean == 81
+    assert groups[0].score("domain-il", "average_accuracy") is None
+    assert groups[0].curves("class-il")[0] == [90, 80]
+
+
+def test_twins_of_a_run_of_the_paper_have_the_name_of_their_recipe_or_of_what_differs_from_it() -> None:
+    place, accuracy = ("p-mnist", "ser", 200, 0), make_record().results
+    configs = [
+        resolve(*place),
+        resolve(*place, recipe_name="tuned"),
+        resolve(*place, {"method.alpha": 9.0}),
+        resolve(*place, {"method.early": None, "method.alpha": 9.0}, recipe_name="tuned"),
+    ]
+    records = [RunRecord(config.to_dict(), accuracy, {}) for config in configs]
+    names = {group.name for group in group_records(records)}
+    rest = "ser (method.replay_size=200, method.alpha=9.0, method.beta=0.01, train.lr=0.15)"
+    assert names == {"ser (published)", "ser (tuned)", "ser (method.alpha=9.0)", rest}
+    assert group_records(records[1:2])[0].name == "ser", "nothing to tell apart"
+    alone = {group.name for group in group_records(records[1:3])}
+    assert alone == {
+        "ser (method.replay_size=200, method.alpha=4.0, method.beta=0.01, method.early=True, train.lr=0.15)",
+        "ser (method.alpha=9.0, method.beta=0.2, train.lr=0.1)",
+    }
+
+
+def test_the_picture_is_drawn(tmp_path: Path) -> None:
+    groups = group_records([make_record(method, seed) for method in ("er", "ser") for seed in (0, 1)])
+    path = accuracy_curves(groups, tmp_path / "new" / "picture.png")
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_reports_and_records_never_import_torch() -> None:
+    code = (
+        "import sys, strongreplay.cli, strongreplay.storage.records, strongreplay.runs.recipes;"
+        "import strongreplay.metrics;"
+        "import strongreplay.report.figures, strongreplay.report.page, strongreplay.report.markdown;"
+        "found = {'torch', 'matplotlib.pyplot'} & set(sys.modules);"
+        "assert not found, found"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
