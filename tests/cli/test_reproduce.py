@@ -34,7 +34,9 @@ def paper(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr("strongreplay.cli.reproduce.items", lambda protocol="full": CELLS)
     monkeypatch.setattr("strongreplay.runs.paper.items", lambda protocol="full": CELLS)
     known = fingerprints_now()
-    monkeypatch.setattr("strongreplay.runs.paper.fingerprints", lambda protocol="full": known)
+    monkeypatch.setattr(
+        "strongreplay.runs.paper.fingerprints", lambda protocol="full": known if protocol == "full" else {}
+    )
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -1,11 +1,16 @@
 """The report of the cpu protocol: its own table, and verdicts on the paper's ordering and margins only."""
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
 
 from strongreplay.cli.reproduce import config_for
-from strongreplay.report.protocols import cpu_cells, lead_table, leads, stream_table
+from strongreplay.report.markdown import LEADS_MARK, renew
+from strongreplay.report.protocols import as_markdown, cpu_cells, lead_table, leads, stream_table
+from strongreplay.report.reproduction import COLUMNS, END, as_csv, texts
+from strongreplay.report.styles import net_of
+from strongreplay.report.tables import group_records
 from strongreplay.report.verdicts import judge_all
 from strongreplay.runs.config import RunConfig
 from strongreplay.runs.paper import PaperCell, items
@@ -82,3 +87,35 @@ def test_records_of_the_protocols_do_not_mix() -> None:
         for name, cells in (("cpu", cpu_cells(full + cpu)), ("full", judge_all(items(), full + cpu)))
     }
     assert seeds == {"cpu": {3, 4}, "full": {0, 1, 2}}
+
+
+def test_a_cell_has_the_cpu_result_in_its_own_column() -> None:
+    records = [record("ser", seed, 30.0 + seed) for seed in (0, 1, 2)] + [record("ser", 0, 50.0, "full")]
+    name = f"table1/{STREAM}/m200/ser/class-il"
+    (cell,) = judge_all([item for item in items() if item.name == name], records)
+    row = dict(zip(COLUMNS, texts(cell), strict=True))
+    assert (row["ours"], row["cpu"], row["verdict"]) == ("50.00 (1)", "31.00 ± 2.48 (3)", "too few seeds")
+    assert ",50,,1,,14.71,31,3,too few seeds," in as_csv([cell])
+    assert "leads of SER: 2 confirmed" in as_markdown(
+        [*records, *(record("er", seed, score) for seed, score in enumerate((9.0, 10.1, 10.9)))]
+    )
+
+
+def test_tables_and_figures_keep_the_protocols_apart() -> None:
+    cpu = record("ser", 0, 20.0)
+    plain = replace(
+        cpu, measured={}, config={**cpu.config, "train": {**cpu.config["train"], "milestones": []}}
+    )
+    nets = [net_of(group) for group in group_records([cpu, plain])]
+    assert sorted(nets) == ["resnet18, width 20", "resnet18, width 20, cpu protocol"]
+    assert [group.variant for group in group_records([cpu, plain])] == ["", ""]
+
+
+def test_marks_in_markdown_are_filled_from_the_records() -> None:
+    text = f"one\n<!-- cpu protocol of {STREAM}, memory 200 -->\n{END}\ntwo\n{LEADS_MARK}\n{END}\n"
+    records = [record(method, 0, score) for method, score in (("ser", 30.0), ("er", 20.0))]
+    renewed = renew(text, records)
+    cells = cpu_cells(records)
+    assert stream_table(cells, STREAM, 200) in renewed
+    assert lead_table(cells) in renewed
+    assert renew(renewed, records) == renewed

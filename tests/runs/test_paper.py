@@ -120,7 +120,9 @@ def test_only_records_of_the_same_configuration_count(monkeypatch: pytest.Monkey
     own = [make_record(SER, seed, 82.0 + seed) for seed in (2, 0, 1)]
     other = make_record(SER, 3, 10.0, {"alpha": 9})
     known = {SER.name: fingerprint(own[0].config)}
-    monkeypatch.setattr("strongreplay.runs.paper.fingerprints", lambda protocol="full": known)
+    monkeypatch.setattr(
+        "strongreplay.runs.paper.fingerprints", lambda protocol="full": known if protocol == "full" else {}
+    )
     cell = judge_all([SER], [*own, other, make_record(SER, 0, 11.0)])[0]
     assert [record.seed for record in cell.records] == [0, 1, 2]
     assert cell.ours is not None

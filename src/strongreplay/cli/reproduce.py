@@ -141,6 +141,7 @@ def report_command(
 ) -> None:
     """A verdict for every cell, in the terminal and as Markdown, CSV, LaTeX and a page."""
     from strongreplay.cli.report import Bar
+    from strongreplay.report import protocols
     from strongreplay.report.page import collect
     from strongreplay.report.reproduction import counts
     from strongreplay.report.verdicts import judge_all
@@ -155,9 +156,10 @@ def report_command(
         return
     cells = judge_all(items(), found.records)
     console = open_console()
-    console.print(verdict_table([cell for cell in cells if every or cell.records]))
+    console.print(verdict_table([cell for cell in cells if every or cell.records or cell.cpu]))
     summary = ", ".join(f"{number} {verdict}" for verdict, number in counts(cells).items())
     console.print(f"{len(cells)} cells: {summary}", highlight=False)
+    console.print(protocols.summary(found.records), highlight=False, soft_wrap=True)
     try:
         write_report(found, cells, to, figures)
     except OSError as error:
@@ -170,6 +172,7 @@ def report_command(
 
 def write_report(found: "Found", cells: "list[Cell]", folder: Path, figures: bool) -> None:
     from strongreplay.cli.report import Bar
+    from strongreplay.report import protocols
     from strongreplay.report.figures import all_figures
     from strongreplay.report.page import build
     from strongreplay.report.reproduction import as_csv, as_latex, as_markdown
@@ -178,7 +181,9 @@ def write_report(found: "Found", cells: "list[Cell]", folder: Path, figures: boo
     from strongreplay.report.verdicts import compare
     from strongreplay.storage.records import write_text
 
-    write_text(folder / "verdicts.md", as_markdown(cells, compare(cells)))
+    write_text(
+        folder / "verdicts.md", as_markdown(cells, compare(cells)) + protocols.as_markdown(found.records)
+    )
     write_text(folder / "verdicts.csv", as_csv(cells))
     write_text(folder / "verdicts.tex", as_latex(cells))
     with Bar() as bar:
@@ -344,7 +349,9 @@ def verdict_table(cells: "list[Cell]") -> "Table":
     title = "published: mean ± deviation (runs); ours: mean ± 95 % interval (seeds); in per cent"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     for column in COLUMNS:
-        table.add_column(column, justify="right" if column in ("published", "ours", "difference") else "left")
+        table.add_column(
+            column, justify="right" if column in ("published", "ours", "difference", "cpu") else "left"
+        )
     for cell in cells:
         table.add_row(*texts(cell))
     return table

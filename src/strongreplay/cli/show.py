@@ -58,9 +58,11 @@ def show_cell(console: "Console", item: "PaperCell", out: Path) -> None:
     from strongreplay.storage.records import record_path
 
     cell = judge_all([item], load([out]))[0]
-    _, published, ours, gap, verdict, note = texts(cell)
+    _, published, ours, gap, verdict, cpu, note = texts(cell)
     console.rule(item.name, align="left")
     console.print(f"published {published}, ours {ours}, difference {gap or '-'}: {verdict}", highlight=False)
+    if cell.cpu:
+        console.print(f"under the cpu protocol: {cpu}", highlight=False)
     if note:
         console.print(f"note: {note}", highlight=False)
     if not cell.records:

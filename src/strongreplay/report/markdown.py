@@ -1,13 +1,15 @@
 """Tables inside Markdown files, renewed from records: between a mark that says which, and the end mark.
 
-A mark is `<!-- results of STREAM, memory SIZE, net NET -->`, with several nets joined by " or "; the README's
-own is `reproduction.BEGIN`. No torch in here.
+A mark is `<!-- results of STREAM, memory SIZE, net NET -->`, with several nets joined by " or ";
+`<!-- cpu protocol of STREAM, memory SIZE -->` or `<!-- cpu protocol: leads of SER -->`; the README's own is
+`reproduction.BEGIN`. No torch in here.
 """
 
 import re
 from collections.abc import Sequence
 from statistics import median
 
+from strongreplay.report.protocols import cpu_cells, lead_table, stream_table
 from strongreplay.report.reproduction import BEGIN, END, markdown_table, readme_table
 from strongreplay.report.styles import TITLES, label_of, net_of, scenarios_of, score_of
 from strongreplay.report.tables import Group, group_records, tell_apart
@@ -16,18 +18,28 @@ from strongreplay.runs.paper import items
 from strongreplay.storage.records import RunRecord, fingerprint
 
 MARK = re.compile(r"<!-- results of (\S+), memory (\d+), net (.+?) -->")
+CPU_MARK = re.compile(r"<!-- cpu protocol of (\S+), memory (\d+) -->")
+LEADS_MARK = "<!-- cpu protocol: leads of SER -->"
+ANY_MARK = re.compile("|".join([MARK.pattern, CPU_MARK.pattern, LEADS_MARK, re.escape(BEGIN)]))
 
 
 def renew(text: str, records: Sequence[RunRecord]) -> str:
     """The text with the table of every mark made anew; a mark without an end is left alone."""
-    cells, groups = judge_all(items(), records), group_records(records)
+    cells, groups, small = judge_all(items(), records), group_records(records), cpu_cells(records)
+
+    def table_of(mark: str) -> str:
+        if own := MARK.fullmatch(mark):
+            return own_table(groups, cells, *own.groups())
+        if own := CPU_MARK.fullmatch(mark):
+            return stream_table(small, own[1], int(own[2]))
+        return lead_table(small) if mark == LEADS_MARK else readme_table(cells, records)
+
     parts = []
-    while found := MARK.search(text) if BEGIN not in text else re.search(re.escape(BEGIN), text):
+    while found := ANY_MARK.search(text):
         end = text.find(END, found.end())
         if end < 0:
             break
-        table = own_table(groups, cells, *found.groups()) if found.groups() else readme_table(cells, records)
-        parts.append(f"{text[: found.end()]}\n\n{table}\n\n{END}")
+        parts.append(f"{text[: found.end()]}\n\n{table_of(found.group())}\n\n{END}")
         text = text[end + len(END) :]
     return "".join([*parts, text])
 

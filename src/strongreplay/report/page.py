@@ -166,8 +166,9 @@ def verdict_row(cell: Cell, note: int | None) -> dict[str, Any]:
         "ours": cell.ours,
         "difference": cell.difference,
         "verdict": cell.verdict,
+        "cpu": cell.cpu,
         "note": note,
-        "has_records": bool(cell.records),
+        "has_records": bool(cell.records or cell.cpu),
     }
 
 

@@ -5,6 +5,7 @@ ordering: in a column where the paper prints SER ahead of another method, is it 
 and by as much? Intervals are Student's, 95 %, of the paired differences. No torch in here.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ from strongreplay.report.verdicts import (
 from strongreplay.runs.paper import items
 from strongreplay.storage.records import RunRecord
 
+ORDERINGS = ("confirmed", "contradicted", "not shown", "too few seeds")
 MARGIN_COLUMNS = (
     "stream",
     "memory",
@@ -65,6 +67,21 @@ class Lead:
 def cpu_cells(records: Iterable[RunRecord]) -> list[Cell]:
     """The paper's cells with what was measured under the cpu protocol."""
     return judge_all(items("cpu"), records)
+
+
+def summary(records: Sequence[RunRecord]) -> str:
+    """One line: how much was run under the cpu protocol, and what it says about the paper's ordering."""
+    cells = cpu_cells(records)
+    found = Counter(lead.ordering for lead in leads(cells))
+    said = ", ".join(f"{found[word]} {word}" for word in ORDERINGS if found[word]) or "none compared"
+    run = sum(bool(cell.records) for cell in cells)
+    return f"cpu protocol: {run} of {len(cells)} cells run; leads of SER: {said}"
+
+
+def as_markdown(records: Sequence[RunRecord]) -> str:
+    """The last section of the verdicts."""
+    head = "\n## The cpu protocol: does SER lead where the paper says so?\n\n"
+    return f"{head}{summary(records)}\n\n{lead_table(cpu_cells(records))}\n"
 
 
 def leads(cells: Sequence[Cell]) -> list[Lead]:

@@ -11,13 +11,13 @@ from strongreplay.report.verdicts import Cell, Estimate, MethodComparison, estim
 from strongreplay.runs.paper import TARGETS
 from strongreplay.storage.records import RunRecord, fingerprint
 
-COLUMNS = ("cell", "published", "ours", "difference", "verdict", "note")
+COLUMNS = ("cell", "published", "ours", "difference", "verdict", "cpu", "note")
 SHOWN = ("sgd", "er", "derpp", "clser", "ser")  # in the README
 BEGIN, END = "<!-- results: made by ser reproduce report --readme -->", "<!-- end of results -->"
 
 
 def texts(cell: Cell) -> tuple[str, ...]:
-    """One row: name, printed mean ± deviation (n), ours mean ± interval (n), difference, verdict, note."""
+    """A row: name, printed mean ± deviation (n), ours mean ± interval (n), difference, verdict, cpu, note."""
     item = cell.item
     shown = "-" if item.mean is None else f"{item.mean:.2f}"
     if item.deviation is not None:
@@ -26,7 +26,7 @@ def texts(cell: Cell) -> tuple[str, ...]:
         shown += f" ({item.count})"
     gap = "" if cell.difference is None else f"{cell.difference:+.2f}"
     note = "; ".join(part for part in (item.why_none, item.note) if part)
-    return item.name, shown, told(cell.ours), gap, cell.verdict, note
+    return item.name, shown, told(cell.ours), gap, cell.verdict, told(cell.cpu), note
 
 
 def told(ours: Estimate | None) -> str:
@@ -46,7 +46,7 @@ def as_markdown(cells: Sequence[Cell], rivalries: Sequence[MethodComparison]) ->
         "# What was published and what was measured",
         "",
         "Published: mean ± deviation (runs). Ours: mean ± 95 % interval (seeds). Reproduced: the intervals "
-        "meet, or ours is better.",
+        "meet, or ours is better. Results of the cpu protocol have a column of their own and no verdict.",
     ]
     for target, group in groupby(cells, key=lambda cell: cell.item.target):
         lines += ["", f"## {target}: {TARGETS[target]}", ""]
@@ -79,7 +79,7 @@ def as_csv(cells: Iterable[Cell]) -> str:
     """A row a cell, in numbers, empty where there is none."""
     head = (
         "cell,target,stream,memory,method,setting,score,published_mean,published_sd,published_n,ours_mean,ours_sd,"
-        "ours_n,ours_margin,difference,verdict,note,why_none"
+        "ours_n,ours_margin,difference,cpu_mean,cpu_n,verdict,note,why_none"
     )
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -87,7 +87,8 @@ def as_csv(cells: Iterable[Cell]) -> str:
     for cell in cells:
         item, ours = cell.item, cell.ours
         mine = (ours.mean, ours.deviation, ours.count, ours.margin) if ours else (None,) * 4
-        numbers = (item.mean, item.deviation, item.count, *mine, cell.difference)
+        cpu = (cell.cpu.mean, cell.cpu.count) if cell.cpu else (None, None)
+        numbers = (item.mean, item.deviation, item.count, *mine, cell.difference, *cpu)
         writer.writerow(
             [item.name, item.target, item.stream, item.memory_size, item.method, item.scenario, item.score]
             + ["" if value is None else f"{value:.6g}" for value in numbers]

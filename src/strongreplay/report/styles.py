@@ -92,11 +92,15 @@ def scenarios_of(groups: Iterable[Group]) -> list[str]:
 
 
 def net_of(group: Group) -> str:
-    """Such as "cnn, width 8"; empty where the record does not say."""
+    """Such as "cnn, width 8", or "resnet18, width 20, cpu protocol"; empty where the record does not say.
+
+    What differs in this is never in one table or picture.
+    """
     net = group.records[0].config.get("net")
     if not isinstance(net, dict):
         return ""
     parts = [f"{key} {value}" for key, value in net.items() if key != "name" and value is not None]
+    parts += ["cpu protocol"] if group.records[0].protocol == "cpu" else []
     return plain(", ".join([str(net.get("name", "")), *parts]))
 
 

@@ -80,9 +80,9 @@ def rank(group: Group) -> tuple[str, int, float]:
 
 def tell_apart(groups: Iterable[Group]) -> list[Group]:
     """With variants that name the recipe of a configuration, or else the settings in which it differs."""
-    twins: dict[tuple[str, str, int | None], list[Group]] = defaultdict(list)
+    twins: dict[tuple[str, str, int | None, str], list[Group]] = defaultdict(list)
     for group in groups:
-        twins[group.stream, group.method, group.memory_size].append(group)
+        twins[group.stream, group.method, group.memory_size, group.records[0].protocol].append(group)
     return [named for alike in twins.values() for named in name_variants(alike)]
 
 

@@ -17,6 +17,7 @@ FEWEST = 3  # seeds; the interval of two is 13 times their deviation and would a
 CONFIDENCE = 0.95
 VERDICTS = ("reproduced", "below", "too few seeds", "not run", "no number")
 BETTER = {"average_accuracy": 1, "forgetting": -1}
+ByConfig = dict[tuple[str, str], dict[int, RunRecord]]  # stream and fingerprint -> seed -> record
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class Cell:
     ours: Estimate | None
     verdict: str
     records: tuple[RunRecord, ...] = ()  # by seed
+    cpu: Estimate | None = None  # of a cell of the full protocol: what the cpu protocol gave
 
     @property
     def difference(self) -> float | None:
@@ -91,17 +93,28 @@ def judge(item: PaperCell, ours: Estimate | None) -> str:
 
 def judge_all(items: Iterable[PaperCell], records: Iterable[RunRecord]) -> list[Cell]:
     """A cell for each item, in order. Of two records of one configuration and seed the first counts."""
-    by_config: dict[tuple[str, str], dict[int, RunRecord]] = {}
+    by_config: ByConfig = {}
     for record in records:
         by_config.setdefault((record.stream, fingerprint(record.config)), {}).setdefault(record.seed, record)
     cells = []
     for item in items:
-        seeds = by_config.get((item.stream, item.fingerprint or ""), {})
-        own = tuple(seeds[seed] for seed in sorted(seeds) if item.scenario in seeds[seed].scenarios)
-        scores = [score for record in own if (score := record.score(item.scenario, item.score)) is not None]
-        ours = estimate(scores)
-        cells.append(Cell(item, published(item), ours, judge(item, ours), own))
+        own = records_of(item, by_config)
+        ours, cpu = estimate(scores_of(item, own)), None
+        if item.protocol == "full":
+            cpu = estimate(scores_of(item, records_of(replace(item, protocol="cpu"), by_config)))
+        cells.append(Cell(item, published(item), ours, judge(item, ours), own, cpu))
     return cells
+
+
+def records_of(item: PaperCell, by_config: ByConfig) -> tuple[RunRecord, ...]:
+    """Those of the cell's configuration, by seed."""
+    seeds = by_config.get((item.stream, item.fingerprint or ""), {})
+    return tuple(seeds[seed] for seed in sorted(seeds) if item.scenario in seeds[seed].scenarios)
+
+
+def scores_of(item: PaperCell, records: Iterable[RunRecord]) -> list[float]:
+    found = [record.score(item.scenario, item.score) for record in records]
+    return [score for score in found if score is not None]
 
 
 @dataclass(frozen=True, slots=True)
