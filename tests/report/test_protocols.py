@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 from strongreplay.cli.reproduce import config_for
+from strongreplay.cli.show import present
 from strongreplay.report.markdown import LEADS_MARK, renew
 from strongreplay.report.protocols import as_markdown, cpu_cells, lead_table, leads, stream_table
 from strongreplay.report.reproduction import COLUMNS, END, as_csv, texts
@@ -101,7 +103,7 @@ def test_a_cell_has_the_cpu_result_in_its_own_column() -> None:
     )
 
 
-def test_tables_and_figures_keep_the_protocols_apart() -> None:
+def test_tables_and_figures_keep_the_protocols_apart(tmp_path: Path) -> None:
     cpu = record("ser", 0, 20.0)
     plain = replace(
         cpu, measured={}, config={**cpu.config, "train": {**cpu.config["train"], "milestones": []}}
@@ -109,6 +111,8 @@ def test_tables_and_figures_keep_the_protocols_apart() -> None:
     nets = [net_of(group) for group in group_records([cpu, plain])]
     assert sorted(nets) == ["resnet18, width 20", "resnet18, width 20, cpu protocol"]
     assert [group.variant for group in group_records([cpu, plain])] == ["", ""]
+    present([cpu, plain], tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{STREAM}-cpu.png", f"{STREAM}.png"]
 
 
 def test_marks_in_markdown_are_filled_from_the_records() -> None:

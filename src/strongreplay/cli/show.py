@@ -114,19 +114,19 @@ def load(paths: list[Path]) -> "list[RunRecord]":
 
 
 def present(records: "list[RunRecord]", folder: Path, picture: Path | None = None) -> None:
-    """One table and one picture a stream."""
+    """One table and one picture a stream and protocol."""
     from strongreplay.report.curves import accuracy_curves
     from strongreplay.report.tables import group_records
 
     groups = group_records(records)
     console = open_console()
-    streams = list(dict.fromkeys(group.stream for group in groups))
-    for stream in streams:
-        own = [group for group in groups if group.stream == stream]
-        console.print(comparison(stream, own))
-        path = picture or folder / f"{stream}.png"
-        if picture and len(streams) > 1:
-            path = picture.with_stem(f"{picture.stem}-{stream}")
+    names = list(dict.fromkeys(group.place for group in groups))
+    for name in names:
+        own = [group for group in groups if group.place == name]
+        console.print(comparison(name, own))
+        path = picture or folder / f"{name}.png"
+        if picture and len(names) > 1:
+            path = picture.with_stem(f"{picture.stem}-{name}")
         console.print(f"picture: {accuracy_curves(own, path)}", soft_wrap=True, highlight=False)
 
 

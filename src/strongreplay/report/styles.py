@@ -100,7 +100,7 @@ def net_of(group: Group) -> str:
     if not isinstance(net, dict):
         return ""
     parts = [f"{key} {value}" for key, value in net.items() if key != "name" and value is not None]
-    parts += ["cpu protocol"] if group.records[0].protocol == "cpu" else []
+    parts += ["cpu protocol"] if group.protocol == "cpu" else []
     return plain(", ".join([str(net.get("name", "")), *parts]))
 
 

@@ -47,6 +47,15 @@ class Group:
     variant: str = ""  # tells two configurations of one method apart
 
     @property
+    def protocol(self) -> str:
+        return self.records[0].protocol
+
+    @property
+    def place(self) -> str:
+        """What it may be compared within: the stream, and the protocol where it is not the paper's."""
+        return self.stream if self.protocol == "full" else f"{self.stream}-{self.protocol}"
+
+    @property
     def name(self) -> str:
         return self.method + (f" ({self.variant})" if self.variant else "")
 
@@ -82,7 +91,7 @@ def tell_apart(groups: Iterable[Group]) -> list[Group]:
     """With variants that name the recipe of a configuration, or else the settings in which it differs."""
     twins: dict[tuple[str, str, int | None, str], list[Group]] = defaultdict(list)
     for group in groups:
-        twins[group.stream, group.method, group.memory_size, group.records[0].protocol].append(group)
+        twins[group.stream, group.method, group.memory_size, group.protocol].append(group)
     return [named for alike in twins.values() for named in name_variants(alike)]
 
 
