@@ -197,7 +197,7 @@ def describe_classes(
 
 
 def count_judged(about: Mapping[str, Any]) -> Tally:
-    """By class: right answers and samples, of all held-out samples, or of the guard's where there are none."""
+    """By class: right answers and samples, of all held-out samples, or else of the guard's."""
     guard: Tally = {}
     held: Tally = {}
     for change in about["changes"]:
