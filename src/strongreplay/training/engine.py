@@ -114,7 +114,8 @@ def train_task(
             if rate:
                 set_rate(optimizer, rate(progress.epoch, progress.step / num_steps))
             images = train.inputs.index_select(0, rows)
-            batch = Batch(rows, images, view(images), labels)
+            ids = None if train.ids is None else train.ids.index_select(0, rows)
+            batch = Batch(rows, images, view(images), labels, ids)
             progress.steps.append(method.observe(batch, optimizer))
             progress.step += 1
             if on_step:
