@@ -54,6 +54,7 @@ class Task:
     classes: tuple[int, ...]
     train: Split
     test: Split
+    in_order: bool = False  # the training data are read in their order, not shuffled
 
     def with_train(self, train: Split) -> "Task":
         return replace(self, train=train)

@@ -177,10 +177,9 @@ def plan(
 
 
 def warn_small_memory(stream: str, memory: int, names: list[str]) -> None:
-    from strongreplay.data.datasets import DATASETS
-    from strongreplay.data.streams import STREAMS
+    from strongreplay.data.streams import describe_stream
 
-    num_classes = DATASETS[STREAMS[stream].dataset].num_classes
+    num_classes = describe_stream(stream).num_classes
     if names and memory < num_classes:
         typer.echo(
             f"note: a memory of {memory} samples is smaller than the {num_classes} classes of {stream}; "

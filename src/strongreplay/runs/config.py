@@ -10,9 +10,9 @@ from difflib import get_close_matches
 from types import UnionType
 from typing import Any, Literal, Self, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from strongreplay.data.streams import STREAMS
+from strongreplay.data.streams import STREAMS, StreamOptions, describe_stream
 from strongreplay.errors import ConfigError, unknown
 from strongreplay.methods import METHODS, MethodConfig, check_scenario
 from strongreplay.nets import NETS
@@ -90,10 +90,51 @@ class EvalConfig(Section):
 
 
 class DataConfig(Section):
+    """How a stream is arranged. Everything but the first two is none by default and then changes nothing."""
+
     tasks: int | None = Field(None, ge=1, description="learn only the first so many tasks; none: all")
     validation: float = Field(
         0.0, ge=0, lt=1, description="judge on this part of the training data, for tuning"
     )
+    num_tasks: int | None = Field(None, ge=1, description="divide into so many tasks; none: as published")
+    order: tuple[int | str, ...] | None = Field(
+        None, min_length=1, description="of the classes: shuffled (by the seed) or all of them; none: natural"
+    )
+    first: int | None = Field(None, ge=1, description="classes of the first task; needs data.step")
+    step: int | None = Field(None, ge=1, description="classes of every other task; the last takes the rest")
+    online: bool | None = Field(None, description="one pass over the data in batches of 10")
+    blurry: float | None = Field(
+        None, gt=0, lt=1, description="this share of each class's samples is in other tasks"
+    )
+    boundaries: bool | None = Field(
+        None, description="false: tasks flow into each other and are read once, in order"
+    )
+    test: float | None = Field(None, gt=0, lt=1, description="own data: share held out for the test")
+    side: int | None = Field(None, ge=1, description="own images: pixels of a side; none: by the images")
+
+    @field_validator("order", mode="before")
+    @classmethod
+    def numbers(cls, order: Any) -> Any:
+        """Digits typed at the command line are class numbers, other texts class names."""
+        if not isinstance(order, list | tuple):
+            return order
+        return [int(entry) if isinstance(entry, str) and entry.isdecimal() else entry for entry in order]
+
+    @model_validator(mode="after")
+    def check(self) -> Self:
+        if self.first and not self.step:
+            raise ValueError("data.first needs data.step, the classes of every other task")
+        if self.step and self.num_tasks:
+            raise ValueError("data.step and data.num_tasks exclude each other; set one of them")
+        return self
+
+    @property
+    def is_read_once(self) -> bool:
+        return bool(self.online) or self.boundaries is False
+
+    @property
+    def options(self) -> StreamOptions:
+        return StreamOptions(**self.model_dump(exclude={"online"}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,18 +191,60 @@ def resolve(
     values = {"net.name": row.net or STREAMS[stream].net, **recipe.settings}
     if memory_size is not None and row.has_memory:
         values["method.memory_size"] = memory_size
-    values |= settings or {}
+    values = {**with_one_pass(values, settings or {}), **(settings or {})}
     sections: dict[str, type[BaseModel]] = {
         "method": row.config, "net": NetConfig, "train": TrainConfig, "eval": EvalConfig, "data": DataConfig
     }  # fmt: skip
     built, faults = build_sections(sections, values)
     if isinstance(net := built.get("net"), NetConfig):
         faults += net_faults(net)
+    faults += stream_faults(stream, method, built)
     if seed < 0:
         faults.append(f"seed must be >= 0, got {seed}")
     if faults:
         raise ConfigError("\n".join(faults))
     return RunConfig(stream, method, seed, source=recipe.source, **built)
+
+
+# What a recipe says about passes does not hold where the data are read once.
+PASSES = ("train.epochs", "train.first_epochs", "train.batch_size", "train.milestones", "train.schedule")
+ONE_PASS = {"train.epochs": 1, "train.batch_size": 10}
+
+
+def with_one_pass(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe's values, its passes replaced where the settings ask for one alone."""
+    data = {key: settings.get(f"data.{key}") for key in ("online", "boundaries")}
+    try:
+        if DataConfig(**data).is_read_once:
+            return {key: value for key, value in values.items() if key not in PASSES} | ONE_PASS
+    except ValidationError:  # said later, with all other faults
+        pass
+    return dict(values)
+
+
+def stream_faults(stream: str, method: str, built: Mapping[str, Any]) -> list[str]:
+    """Where the arrangement of a stream contradicts itself, the training or what a method needs."""
+    data, train = built.get("data"), built.get("train")
+    if not isinstance(data, DataConfig):
+        return []
+    faults = []
+    try:
+        describe_stream(stream, data.options)
+    except ConfigError as error:
+        faults.append(str(error))
+    if data.is_read_once and isinstance(train, TrainConfig):
+        asked = "data.online=true" if data.online else "data.boundaries=false"
+        faults += [
+            f"{asked} reads the data once, got train.{key}={epochs}; leave train.{key} out"
+            for key, epochs in (("epochs", train.epochs), ("first_epochs", train.first_epochs))
+            if epochs not in (None, 1)
+        ]
+    needs = METHODS[method].needs
+    if data.blurry and "classes of each task" in needs:
+        faults.append(f"{method} needs tasks with classes of their own; with data.blurry they share classes")
+    if data.boundaries is False and "boundaries" in needs:
+        faults.append(f"{method} needs to know where a task ends; data.boundaries=false leaves that out")
+    return faults
 
 
 def config_of(held: Mapping[str, Any], source: str) -> RunConfig:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from strongreplay import metrics
-from strongreplay.data.streams import Stream, accumulate, build_stream, first_tasks, hold_out
+from strongreplay.data.streams import Stream, accumulate, build_stream
 from strongreplay.methods import METHODS, Method
 from strongreplay.nets import build_net
 from strongreplay.protocol import Problem, Task, View, derive_generator
@@ -227,10 +227,7 @@ class Trainer:
 
 
 def make_stream(config: RunConfig, folder: Path | None, watcher: Watcher) -> Stream:
-    stream = build_stream(config.stream, config.seed, folder, watcher.loading)
-    if config.data.tasks:
-        stream = first_tasks(stream, config.data.tasks)
-    return hold_out(stream, config.data.validation, config.seed) if config.data.validation else stream
+    return build_stream(config.stream, config.seed, folder, watcher.loading, config.data.options)
 
 
 def make_method(config: RunConfig, stream: Stream, replayed_view: View) -> Method:

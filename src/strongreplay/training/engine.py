@@ -108,7 +108,8 @@ def train_task(
         if progress.order is None:
             progress.order = generator.get_state()
         generator.set_state(progress.order)
-        order = torch.randperm(len(train), generator=generator).to(device)
+        drawn = torch.randperm(len(train), generator=generator)
+        order = (torch.arange(len(train)) if task.in_order else drawn).to(device)
         steps = zip(order.split(size), train.labels.index_select(0, order).split(size), strict=True)
         for rows, labels in islice(steps, progress.step, num_steps):
             if rate:
