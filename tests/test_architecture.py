@@ -18,6 +18,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "protocol": {"errors"},
     "metrics": set(),
+    "extensions": {"errors"},
     "memory": BASE,
     "data": BASE,
     "nets": BASE,
