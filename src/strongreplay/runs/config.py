@@ -48,6 +48,9 @@ class EvalConfig(Section):
 class DataConfig(Section):
     """How a stream is arranged. Everything but the first two is none by default and then changes nothing."""
 
+    added = frozenset(
+        {"num_tasks", "order", "first", "step", "online", "blurry", "boundaries", "test", "side"}
+    )
     tasks: int | None = Field(None, ge=1, description="learn only the first so many tasks; none: all")
     validation: float = Field(
         0.0, ge=0, lt=1, description="judge on this part of the training data, for tuning"
