@@ -41,6 +41,13 @@ class Split:
         """A copy of the given rows."""
         return Split(self.inputs[rows], self.labels[rows], None if self.ids is None else self.ids[rows])
 
+    def joined(self, other: "Split") -> "Split":
+        """These samples and then those of the other, on this one's device."""
+        other = other.to(self.inputs.device)
+        ids = None if self.ids is None or other.ids is None else torch.cat([self.ids, other.ids])
+        inputs, labels = torch.cat([self.inputs, other.inputs]), torch.cat([self.labels, other.labels])
+        return Split(inputs, labels, ids)
+
     def to(self, device: torch.device) -> "Split":
         ids = None if self.ids is None else self.ids.to(device)
         return Split(self.inputs.to(device), self.labels.to(device), ids)
