@@ -21,7 +21,7 @@ ALLOWED: dict[str, set[str]] = {
     "extensions": {"errors"},
     "sampling": set(),
     "memory": BASE | {"sampling"},
-    "data": BASE,
+    "data": BASE | {"storage"},
     "nets": BASE,
     "storage": {"errors", ""},
     "methods": BASE | {"data", "memory", "nets", "sampling"},

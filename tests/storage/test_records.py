@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strongreplay.errors import DataError
+from strongreplay.storage.files import write_text
 from strongreplay.storage.records import (
     RunRecord,
     fingerprint,
@@ -18,7 +19,6 @@ from strongreplay.storage.records import (
     read_record,
     record_path,
     write_record,
-    write_text,
 )
 
 

@@ -102,6 +102,7 @@ def show_mistakes(result: "Evaluation", limit: int | None) -> None:
 
 def draw(result: "Evaluation", path: Path) -> None:
     from strongreplay.report.confusion import confusion_figure
+    from strongreplay.report.svg import write
 
     names = list(dict.fromkeys([*result.answers.known, *result.counts]))
     title = f"{result.answers.version}: answers to {sum(result.counts.values())} samples"
@@ -109,7 +110,7 @@ def draw(result: "Evaluation", path: Path) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of letters that the font does not have
-            figure.savefig(path, dpi=150)
+            write(figure, path)
     except OSError as error:
         raise DataError(
             f"{path}: cannot be written ({error.strerror or error}); choose another place"

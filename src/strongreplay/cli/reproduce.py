@@ -170,7 +170,7 @@ def write_report(found: "Found", cells: "list[Cell]", folder: Path, figures: boo
     from strongreplay.report.svg import save
     from strongreplay.report.tables import group_records
     from strongreplay.report.verdicts import compare
-    from strongreplay.storage.records import write_text
+    from strongreplay.storage.files import write_text
 
     write_text(folder / "verdicts.md", as_markdown(cells, compare(cells)))
     write_text(folder / "verdicts.csv", as_csv(cells))
@@ -184,7 +184,7 @@ def write_report(found: "Found", cells: "list[Cell]", folder: Path, figures: boo
 
 def renew_tables(records: "list[RunRecord]") -> None:
     from strongreplay.report.markdown import renew
-    from strongreplay.storage.records import write_text
+    from strongreplay.storage.files import write_text
 
     files = [path for path in (Path("README.md"), Path("docs/results.md")) if path.exists()]
     if not files:
@@ -249,7 +249,7 @@ def refresh_command() -> None:
     import json
 
     from strongreplay.runs import recipes
-    from strongreplay.storage.records import write_text
+    from strongreplay.storage.files import write_text
 
     path = Path(recipes.__file__).parent / "published" / "fingerprints.json"
     write_text(path, json.dumps(fingerprints_now(), indent=1) + "\n")

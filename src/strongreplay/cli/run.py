@@ -97,7 +97,7 @@ def resume_command(
     from strongreplay.runs.config import config_of
     from strongreplay.runs.grid import RunOptions
     from strongreplay.runs.run import find_device, state_folder
-    from strongreplay.storage.state import checkpoints, folders_with_state, read_manifest
+    from strongreplay.storage.checkpoints import checkpoints, folders_with_state, read_manifest
 
     stopped = folders_with_state(folder)
     if not stopped:
