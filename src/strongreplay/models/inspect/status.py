@@ -14,7 +14,7 @@ from strongreplay.models.gate import Change, Tally
 from strongreplay.models.learn import verdict_of
 from strongreplay.models.memory_view import KINDS, Remembered, read_parts, samples_of
 from strongreplay.models.store import CANDIDATE, WORK, Store, Version
-from strongreplay.storage.state import checkpoints, read_manifest
+from strongreplay.storage.checkpoints import checkpoints, read_manifest
 
 
 @dataclass(frozen=True, slots=True)
