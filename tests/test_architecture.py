@@ -23,7 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "memory": BASE | {"sampling"},
     "data": BASE | {"storage"},
     "nets": BASE,
-    "storage": {"errors", ""},
+    "storage": {"errors", "metrics", ""},
     "methods": BASE | {"data", "memory", "nets", "sampling"},
     "training": BASE | {"data", "memory", "methods", "metrics", "nets", "storage"},
     "runs": BASE | {"data", "methods", "metrics", "nets", "storage", "training", ""},
@@ -31,7 +31,19 @@ ALLOWED: dict[str, set[str]] = {
     "learner": BASE | {"data", "models", "training"},
     "report": {"errors", "metrics", "runs", "storage"},
     "cli": BASE
-    | {"data", "learner", "methods", "models", "nets", "report", "runs", "storage", "training", ""},
+    | {
+        "data",
+        "learner",
+        "methods",
+        "metrics",
+        "models",
+        "nets",
+        "report",
+        "runs",
+        "storage",
+        "training",
+        "",
+    },
     "__main__": {"cli"},
 }
 

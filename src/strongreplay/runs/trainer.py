@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -264,14 +263,9 @@ def summarise(board: ScoreTable) -> dict[str, Any]:
     for scenario in untrained:
         table = [row[scenario] for row in board.rows]
         matrix, before = metrics.as_matrix(table), metrics.as_matrix([untrained[scenario]])[0]
-        whole = len(matrix) == matrix.shape[1]  # not so for joint training, nor before the last task
         summary[scenario] = {
             "matrix": table,
             "untrained": untrained[scenario],
-            "average_accuracy": None if np.isnan(matrix[-1]).any() else metrics.average_accuracy(matrix),
-            "forgetting": metrics.forgetting(matrix) if whole else None,
-            "forgetting_reference": metrics.forgetting_reference(matrix) if whole else None,
-            "backward_transfer": metrics.backward_transfer(matrix) if whole else None,
-            "forward_transfer": metrics.forward_transfer(matrix, before) if whole else None,
+            **metrics.compute_all(matrix, before),
         }
     return summary

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from strongreplay import metrics
 from strongreplay.errors import DataError
 from strongreplay.storage import files
 
@@ -64,9 +65,15 @@ class RunRecord:
         return json.dumps(asdict(self), indent=1, allow_nan=False) + "\n"
 
     def score(self, scenario: str, name: str) -> float | None:
-        """One number, such as score("class-il", "average_accuracy")."""
-        value: float | None = self.results["accuracy"][scenario].get(name)
-        return value
+        """One number, such as score("class-il", "average_accuracy"); newer ones are computed."""
+        held = self.results["accuracy"][scenario]
+        if name in held or name not in metrics.METRICS:
+            value: float | None = held.get(name)
+            return value
+        matrix = metrics.as_matrix(held["matrix"])
+        width = matrix.shape[1]
+        untrained = metrics.as_matrix([held.get("untrained", []), [None] * width])[0, :width]
+        return metrics.compute(name, matrix, untrained)
 
 
 def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
