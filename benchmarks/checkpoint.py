@@ -21,7 +21,8 @@ from strongreplay.data.views import scale
 from strongreplay.methods.ser import SER, SERConfig
 from strongreplay.nets import build_net
 from strongreplay.protocol import Batch, Problem, Split, Task, derive_generator
-from strongreplay.storage.state import pack, read_checkpoint, write_checkpoint, write_synced
+from strongreplay.storage.files import write_bytes
+from strongreplay.storage.state import pack, read_checkpoint, write_checkpoint
 
 
 def make_state(memory_size: int = 500) -> dict[str, object]:
@@ -84,7 +85,7 @@ def main() -> None:
             writes.append(timed(lambda: write_checkpoint(folder / "run.state", state, {})))
             newest = sorted(folder.glob("run.state/state-*"))[-1]
             reads.append(timed(lambda newest=newest: read_checkpoint(newest)))
-            copies.append(timed(lambda: write_synced(folder / "copy", bytes(num_bytes))))
+            copies.append(timed(lambda: write_bytes(folder / "copy", bytes(num_bytes))))
         on_disk = sum(file.stat().st_size for file in newest.iterdir())
         shutil.rmtree(folder / "run.state")
         print(f"tensors {num_bytes / 1e6:.1f} MB, on disk {on_disk / num_bytes:.4f} times that")

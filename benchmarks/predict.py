@@ -20,8 +20,10 @@ import numpy as np
 import torch
 from PIL import Image
 
-from strongreplay.cli.predict import ask, open_model, read_batches
+from strongreplay.cli.predict import ask, choose_device, read_batches
 from strongreplay.models.learn import LearnRequest, learn
+from strongreplay.models.load import load_model
+from strongreplay.models.store import Store
 
 SIDE = 32
 
@@ -57,7 +59,7 @@ def run(state: Path, path: Path, threads: int) -> tuple[float, float, float]:
 
 def warm(state: Path, file: Path, threads: int, rounds: int = 50) -> float:
     """Milliseconds from a file's path to its label, in a process that has done it before."""
-    _, model = open_model(state, None, "cpu", threads)
+    _, model = load_model(Store(state), None, choose_device("cpu", threads))
     times = []
     for _ in range(rounds):
         start = time.perf_counter()

@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from strongreplay.memory import ChoosyMemory, Memory, draw_distinct, next_entrant, reservoir_slots
+from strongreplay.errors import RunError
+from strongreplay.memory import ChoosyMemory, Memory
+from strongreplay.sampling import draw_distinct, next_entrant, reservoir_slots
 
 
 class PaperCell(NamedTuple):
@@ -205,3 +207,60 @@ def test_state_round_trip_continues_to_the_bit(seen: int) -> None:
     assert torch.equal(memory.rows.labels, other.rows.labels)
     assert torch.equal(memory.sample(5).labels, other.sample(5).labels)
     assert memory.num_seen == other.num_seen == seen + 60
+
+
+def test_ids_stay_beside_their_rows_through_every_change() -> None:
+    memory = Memory(PaperCell, 10, generator(3))
+    memory.keep_ids()
+
+    def all_beside() -> bool:
+        assert memory.ids is not None
+        return memory.ids.tolist() == [1000 + label for label in memory.rows.labels.tolist()]
+
+    for numbers in torch.arange(60).split(7):
+        memory.add(items(numbers), numbers + 1000)
+        assert all_beside()
+    memory.keep(torch.tensor([8, 1, 5]))
+    memory.append(items(torch.tensor([70, 71])), torch.tensor([1070, 1071]))
+    memory.put(torch.tensor([0]), items(torch.tensor([72])), torch.tensor([1072]))
+    memory.overwrite(torch.tensor([3]), items(torch.tensor([73])), torch.tensor([1073]))
+    assert memory.rows.labels.tolist()[3:] == [73, 71]
+    assert all_beside()
+    memory.resize(20)
+    assert all_beside()
+    memory.make_room(18)
+    assert all_beside()
+    other = Memory(PaperCell, 20, generator())
+    other.keep_ids()
+    other.load_state_dict(memory.state_dict())
+    assert torch.equal(other.ids, memory.ids)  # type: ignore[arg-type]
+
+
+def test_ids_change_no_draw_and_only_a_memory_that_keeps_them_asks_for_them() -> None:
+    plain, named = Memory(PaperCell, 10, generator(3)), Memory(PaperCell, 10, generator(3))
+    named.keep_ids()
+    for numbers in torch.arange(60).split(7):
+        plain.add(items(numbers), numbers)
+        named.add(items(numbers), numbers)
+    assert torch.equal(plain.rows.labels, named.rows.labels)
+    assert torch.equal(plain.sample(5).labels, named.sample(5).labels)
+    assert plain.ids is None
+    assert "ids" not in plain.state_dict()
+    with pytest.raises(RunError, match=r"memory\.add\(rows, batch\.ids\)"):
+        named.add(items(torch.arange(3)))
+
+
+def test_the_capacity_may_follow_from_the_bytes_of_a_row() -> None:
+    memory, asked = Memory(PaperCell, 1, generator()), list[dict[str, int]]()
+
+    def capacity_for(row: dict[str, int]) -> int:
+        asked.append(row)
+        return 120 // sum(row.values())
+
+    memory.fit(capacity_for)
+    assert asked == []  # nobody knows the columns yet
+    memory.add(items(torch.arange(30)))
+    assert asked == [{"images": 4, "labels": 8}]
+    assert len(memory) == memory.capacity == 10
+    memory.fit(lambda row: 60 // sum(row.values()))
+    assert len(memory) == memory.capacity == 5

@@ -34,6 +34,22 @@ def test_accuracy_after_each_task() -> None:
     assert metrics.accuracy_curve(FALLING) == [90, 65, pytest.approx(56.6667, abs=1e-4)]
 
 
+def test_average_incremental_accuracy_is_the_mean_of_the_curve() -> None:
+    assert metrics.average_incremental_accuracy(FALLING) == pytest.approx((90 + 65 + 170 / 3) / 3)
+
+
+def test_every_metric_is_none_where_its_rows_are_missing() -> None:
+    untrained, found = np.array([10.0, 10, 20]), metrics.compute_all(FALLING, np.array([10.0, 10, 20]))
+    assert list(found) == list(metrics.METRICS)
+    assert found["average_incremental_accuracy"] == metrics.average_incremental_accuracy(FALLING)
+    assert found["forgetting"] == 35
+    assert found["forward_transfer"] is None  # nothing was measured above the diagonal
+    joint = metrics.compute_all(metrics.as_matrix([[90, 80, 70]]), untrained)
+    assert {name for name, value in joint.items() if value is not None} == {"average_accuracy"}
+    unfinished = metrics.compute_all(metrics.as_matrix([[90, None, None], [50, 80, None]]), untrained)
+    assert set(unfinished.values()) == {None}
+
+
 def test_joint_training_has_one_row() -> None:
     joint = metrics.as_matrix([[90, 80, 70]])
     assert metrics.average_accuracy(joint) == 80

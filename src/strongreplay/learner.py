@@ -17,8 +17,18 @@ from torch import Tensor, nn
 
 from strongreplay.data.user_data import Chunk, Label, read_chunk, read_inputs
 from strongreplay.errors import DataError, RunError
-from strongreplay.models.gate import count_right
+from strongreplay.models.inspect import (
+    Evaluation,
+    HistoryEntry,
+    ModelStatus,
+    VersionDiff,
+    collect_answers,
+    diff_versions,
+    read_history,
+    read_status,
+)
 from strongreplay.models.learn import describe
+from strongreplay.models.load import load_model
 from strongreplay.models.model import Model, first_model, model_of
 from strongreplay.models.settings import OWN, ModelSettings, make_settings
 from strongreplay.models.store import Store, Version
@@ -139,7 +149,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: object, y: object = None) -> Self:
         """Forget everything and learn this."""
         chunk = self._validated(X, y, reset=True)
-        for name in ("model_", "about_"):
+        for name in ("model_", "about_", "folder_", "version_"):
             self.__dict__.pop(name, None)
         self._learn(chunk)
         return self
@@ -171,11 +181,15 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         probabilities: NDArray[np.float64] = self._scores(X).double().softmax(1).numpy()
         return probabilities
 
-    def evaluate(self, data: object, labels: object = None) -> dict[Label, tuple[int, int]]:
-        """By class: right answers and samples."""
+    def evaluate(self, data: object, labels: object = None, *, against: str | None = None) -> Evaluation:
+        """By class: right answers and samples; with `against`, those of a version in the folder beside."""
         check_is_fitted(self, "model_")
         chunk = read_chunk(data, labels, shape=self.model_.shape)
-        return count_right(self.model_.answers(chunk.inputs), chunk.labels)
+        answers = collect_answers(getattr(self, "version_", "this learner"), self.model_, chunk)
+        if against is None:
+            return Evaluation(answers)
+        version, other = load_model(self._store(), against, find_device(self.device))
+        return Evaluation(answers, collect_answers(version.name, other, chunk))
 
     def _scores(self, X: object) -> Tensor:
         check_is_fitted(self, "model_")
@@ -214,7 +228,9 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "model_")
         store = Store(Path(path))
         with store.locked():
-            return store.commit(self.model_.parts(), self.about_, {"act": "save"})
+            version = store.commit(self.model_.parts(), self.about_, {"act": "save"})
+        self.folder_, self.version_ = Path(path), version.name
+        return version
 
     @classmethod
     def load(
@@ -246,9 +262,29 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             seed=plan.learner.seed,
         )
         learner.model_, learner.about_ = model, found.about
+        learner.folder_, learner.version_ = Path(path), found.name
         if len(model.shape) == 1:
             learner.n_features_in_ = model.shape[0]
         return learner
+
+    # What the folder tells; it holds what was saved, not what was learnt since
+
+    def status(self) -> ModelStatus:
+        """Classes, memory and versions, of the version that was loaded or saved last."""
+        return read_status(self._store(), self.version_)
+
+    def diff(self, first: str, second: str) -> VersionDiff:
+        """What is different between two versions in the folder, such as "v1" and "v2" or "candidate"."""
+        return diff_versions(self._store(), first, second)
+
+    def history(self) -> list[HistoryEntry]:
+        """Every act in the folder, the oldest first."""
+        return read_history(self._store())
+
+    def _store(self) -> Store:
+        if not hasattr(self, "folder_"):
+            raise DataError("this learner has no folder; save it first with learner.save(folder)")
+        return Store(self.folder_)
 
 
 def kept_settings(plan: ModelSettings) -> dict[str, Any]:

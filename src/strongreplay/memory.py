@@ -1,86 +1,21 @@
 """Memory: columns of tensors that hold a bounded, uniform sample of everything presented so far.
 
-Reservoir: Vitter, "Random Sampling with a Reservoir", 1985 (algorithm R). Item number n (from 0) is stored
-at slot n while there is room; afterwards it draws r from {0, ..., n} and overwrites slot r if r < capacity.
-Each item uses exactly one draw, so the same stream gives the same memory however it is cut into batches.
-
 Draws are made on the host: they cost no device sync, and a step in which nothing is stored costs no write
 at all.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from math import prod
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from strongreplay.errors import RunError
+from strongreplay.sampling import Slots, draw_distinct, next_entrant, reservoir_slots
+
 Row = TypeVar("Row", bound=tuple[Tensor, ...])
-Floats = npt.NDArray[np.float64]
-Slots = npt.NDArray[np.int64]
-
-
-def reservoir_slots(num_seen: int, draws: Floats, capacity: int) -> Slots:
-    """The slot of each arriving item, or a number >= capacity where algorithm R skips it."""
-    position = np.arange(num_seen, num_seen + len(draws))
-    # draws are float64 in [0, 1): floor(draw * (n + 1)) is uniform on {0, ..., n} to 53 bits.
-    chosen = (draws * (position + 1)).astype(np.int64)
-    return np.where(position < capacity, position, chosen) if num_seen < capacity else chosen
-
-
-def draw(generator: torch.Generator) -> float:
-    """A number in [0, 1), to 53 bits."""
-    return float(torch.rand(1, dtype=torch.float64, generator=generator).numpy()[0])
-
-
-def next_entrant(start: int, capacity: int, generator: torch.Generator) -> int:
-    """The first item, from number `start` on, that algorithm R lets into a full memory.
-
-    Item n (from 0) enters with probability capacity / (n + 1), so one draw tells how many are passed over.
-    """
-    drawn, span = draw(generator), 1 + 4 * start // capacity  # nearly always found within four times the mean
-    while True:
-        nobody_yet = np.cumprod(1 - capacity / np.arange(start + 1, start + span + 1))
-        if (passed := int(np.count_nonzero(nobody_yet > drawn))) < span:
-            return start + passed
-        start, drawn = start + span, drawn / float(nobody_yet[-1])
-
-
-def draw_distinct(population: int, count: int, generator: torch.Generator) -> Tensor:
-    """`count` distinct numbers below `population`, in random order; the cost depends on `count` alone."""
-    if population > 4 * count:
-        # Reading draws in order and passing over repeats is sampling without replacement; half as many again
-        # from more than 4 * count values practically always hold `count` different ones.
-        draws = torch.randint(population, (count + count // 2 + 16,), generator=generator).numpy()
-        first_places = np.unique(draws, return_index=True)[1]
-        if len(first_places) >= count:
-            return torch.from_numpy(draws[np.sort(first_places)[:count]])
-    return torch.randperm(population, generator=generator)[:count]
-
-
-def first_of_each(groups: Tensor, count: int) -> Tensor:
-    """The rows that hold the first `count` members of every group, in stored order within a group."""
-    rows = [torch.nonzero(groups == group).flatten()[:count] for group in groups.unique()]
-    return torch.cat([groups.new_empty(0, dtype=torch.int64), *rows])
-
-
-def herd(features: Tensor, count: int) -> Tensor:
-    """Different rows, at most `count`, each chosen to bring the mean so far closest to the mean of all.
-
-    Welling, "Herding Dynamical Weights to Learn", 2009, as iCaRL uses it: the best comes first, so a shorter
-    choice is the beginning of a longer one.
-    """
-    mean, chosen_sum = features.mean(0), torch.zeros_like(features[:1])
-    taken = torch.zeros_like(features[:, 0])
-    picks = [torch.empty(0, dtype=torch.int64, device=features.device)]
-    for number in range(1, min(count, len(features)) + 1):
-        distances = (mean - (features + chosen_sum) / number).square().sum(1)
-        pick = (distances + taken).argmin(0, keepdim=True)
-        taken[pick] = torch.inf
-        chosen_sum = chosen_sum + features[pick]
-        picks.append(pick)
-    return torch.cat(picks)
 
 
 def as_words(rows: Tensor) -> Tensor:
@@ -90,8 +25,16 @@ def as_words(rows: Tensor) -> Tensor:
     return rows.view(len(rows), -1).view(torch.int64)
 
 
+def take_ids(ids: Tensor | None, rows: Tensor | slice) -> Tensor | None:
+    """The ids of some rows, where rows have ids."""
+    return None if ids is None else ids[rows]
+
+
 class Memory(nn.Module, Generic[Row]):
-    """Rows of a named-tuple type, one tensor a field, allocated when the first rows arrive."""
+    """Rows of a named-tuple type, one tensor a field, allocated when the first rows arrive.
+
+    After `keep_ids`, which a kept model calls, every row has the id of its sample beside it.
+    """
 
     num_seen: int  # items presented so far, kept or not
 
@@ -106,7 +49,9 @@ class Memory(nn.Module, Generic[Row]):
         self.generator = generator
         self.num_seen = 0
         self.num_filled = 0
-        self.ragged = False  # rows of vectors that were shorter when they came end in NaN
+        self.ragged = False  # whether some stored vectors are shorter than the column and end in NaN
+        self.keeps_ids = False
+        self.capacity_for: Callable[[dict[str, int]], int] | None = None
 
     def __len__(self) -> int:
         return self.num_filled
@@ -117,16 +62,36 @@ class Memory(nn.Module, Generic[Row]):
         return sum(column.nbytes for column in self.buffers())
 
     @property
+    def ids(self) -> Tensor | None:
+        """(N,) int64, the ids of the stored rows; None where they are not kept or no row has arrived."""
+        column = self._buffers.get("ids")
+        return None if column is None else column[: self.num_filled]
+
+    @property
     def rows(self) -> Row:
-        """Everything stored, without a copy; before the first rows arrive there are no columns to show."""
+        """Everything stored, without a copy; there are no columns before the first rows arrive."""
         columns = self._columns()
         if self.num_filled < self.capacity:  # a full one needs no cutting, which takes time in every step
             columns = [column[: self.num_filled] for column in columns]
         return self._make(columns)
 
-    def add(self, arriving: Row) -> None:
+    def keep_ids(self) -> None:
+        """Store the id of every row from now on; rows that arrive without one are refused."""
+        self.keeps_ids = True
+
+    def fit(self, capacity_for: Callable[[dict[str, int]], int]) -> None:
+        """Set the capacity from the bytes that a row takes in each column.
+
+        Before the first rows arrive no one knows these; then the capacity is set when they do.
+        """
+        if columns := self._columns():
+            self.resize(capacity_for(row_bytes(self._make(columns))))
+        else:
+            self.capacity_for = capacity_for
+
+    def add(self, arriving: Row, ids: Tensor | None = None) -> None:
         """Present rows to the reservoir, in order."""
-        self._allocate(arriving)
+        self._allocate(arriving, ids)
         count = len(arriving[0])
         draws = torch.rand(count, dtype=torch.float64, generator=self.generator)
         slots = reservoir_slots(self.num_seen, draws.numpy(), self.capacity)
@@ -136,22 +101,27 @@ class Memory(nn.Module, Generic[Row]):
         kept = np.flatnonzero(slots < self.capacity)
         if len(kept):
             self.num_filled = max(self.num_filled, 1 + int(slots[kept].max()))
-            self._write(slots[kept], kept, arriving)
+            self._write(slots[kept], kept, arriving, ids)
 
     def sample(self, count: int) -> Row:
         """min(count, stored) different rows, uniformly."""
         chosen = draw_distinct(self.num_filled, min(count, self.num_filled), self.generator)
         return self.take(chosen)
 
-    def put(self, slots: Tensor, arriving: Row) -> None:
+    def put(self, slots: Tensor, arriving: Row, ids: Tensor | None = None) -> None:
         """Write rows into chosen slots, the next free ones included; nothing is drawn or counted as seen."""
-        self._allocate(arriving)
-        self._write(slots.numpy(), np.arange(len(slots)), arriving)
+        self._allocate(arriving, ids)
+        self._write(slots.numpy(), np.arange(len(slots)), arriving, ids)
         self.num_filled = max(self.num_filled, 1 + int(slots.max()))
 
-    def append(self, arriving: Row) -> None:
+    def append(self, arriving: Row, ids: Tensor | None = None) -> None:
         """Write rows into the next free slots."""
-        self.put(torch.arange(self.num_filled, self.num_filled + len(arriving[0])), arriving)
+        self.put(torch.arange(self.num_filled, self.num_filled + len(arriving[0])), arriving, ids)
+
+    def overwrite(self, slots: Tensor, arriving: Row, ids: Tensor | None = None) -> None:
+        """Write rows over stored ones; the slots are on the device of the columns and are not read back."""
+        for column, values in zip(self._stored(), self._with_ids(arriving, ids), strict=True):
+            column.index_copy_(0, slots, values)
 
     def take(self, chosen: Tensor) -> Row:
         """A copy of chosen rows, in the order asked for."""
@@ -159,7 +129,7 @@ class Memory(nn.Module, Generic[Row]):
 
     def keep(self, chosen: Tensor) -> None:
         """Chosen rows stay, in the order given, and the rest is forgotten."""
-        for column in self._columns():
+        for column in self._stored():
             column[: len(chosen)] = column.index_select(0, chosen.to(column.device))
         self.num_filled = len(chosen)
 
@@ -194,29 +164,53 @@ class Memory(nn.Module, Generic[Row]):
             filled = max(filled, slots[place] + 1)
         return slots
 
-    def _write(self, slots: Slots, kept: Slots, arriving: Row) -> None:
+    def _write(self, slots: Slots, kept: Slots, arriving: Row, ids: Tensor | None) -> None:
+        pairs = zip(self._stored(), self._with_ids(arriving, ids), strict=True)
         if len(slots) == 1:  # nearly always, once a reservoir has seen much; a plain copy is quicker
-            for column, values in zip(self._columns(), arriving, strict=True):
+            for column, values in pairs:
                 column[int(slots[0])] = values[int(kept[0])]
             return
         # Two rows of one batch may meet in a slot; the later one stays, as if they had come one by one.
         last = len(slots) - 1 - np.unique(slots[::-1], return_index=True)[1]
         places, sources = torch.from_numpy(slots[last]), torch.from_numpy(kept[last])
-        for column, values in zip(self._columns(), arriving, strict=True):
+        for column, values in pairs:
             chosen = values.index_select(0, sources.to(values.device))
             as_words(column)[places.to(column.device)] = as_words(chosen)
 
     def _columns(self) -> list[Tensor]:
+        """Those of the row type; none before the first rows arrive."""
+        if not self._buffers:
+            return []
         return [self._buffers[name] for name in self.row_type._fields]  # type: ignore[misc]
+
+    def _stored(self) -> list[Tensor]:
+        """All columns: those of the row type, then the ids where they are kept."""
+        ids = self._buffers.get("ids")
+        return self._columns() if ids is None else [*self._columns(), ids]
+
+    def _with_ids(self, arriving: Row, ids: Tensor | None) -> tuple[Tensor, ...]:
+        if not self.keeps_ids:
+            return arriving
+        if ids is None:
+            raise RunError(
+                "memory: rows arrived without ids, by which a kept model finds its samples again; "
+                "pass them with the rows, as in memory.add(rows, batch.ids)"
+            )
+        return (*arriving, ids)
 
     def _make(self, columns: list[Tensor]) -> Row:
         made: Row = self.row_type._make(columns)
         return made
 
-    def _allocate(self, like: Row) -> None:
-        if not self._buffers:
-            for name, values in zip(self.row_type._fields, like, strict=True):
-                self.register_buffer(name, values.new_zeros((self.capacity, *values.shape[1:])))
+    def _allocate(self, like: Row, ids: Tensor | None) -> None:
+        if self._buffers:
+            return
+        if self.capacity_for is not None:
+            self.capacity, self.capacity_for = self.capacity_for(row_bytes(like)), None
+        names = (*self.row_type._fields, "ids") if self.keeps_ids else self.row_type._fields
+        for name, values in zip(names, self._with_ids(like, ids), strict=True):
+            # Not by register_buffer, which refuses a name that is a property, as `ids` is.
+            self._buffers[name] = values.new_zeros((self.capacity, *values.shape[1:]))
 
     def get_extra_state(self) -> dict[str, Any]:
         return {
@@ -230,13 +224,19 @@ class Memory(nn.Module, Generic[Row]):
         self.generator.set_state(state["generator"].cpu())
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # A fresh memory has no columns yet; those of the state tell their shapes.
+        # A new memory has no columns yet; the state shows their shapes.
         saved = [state_dict[prefix + name] for name in self.row_type._fields if prefix + name in state_dict]
         if saved:
-            self._allocate(self._make(saved))
+            self._allocate(self._make(saved), state_dict.get(f"{prefix}ids"))
             floats = [values for values in saved if values.is_floating_point() and values.dim() == 2]
             self.ragged = any(bool(values.isnan().any()) for values in floats)
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def row_bytes(rows: Any) -> dict[str, int]:
+    """The bytes that one row takes in each column."""
+    sizes = (prod(values.shape[1:]) * values.element_size() for values in rows)
+    return dict(zip(rows._fields, sizes, strict=True))
 
 
 class RingMemory(Memory[Row]):
@@ -253,10 +253,10 @@ class RingMemory(Memory[Row]):
         """The rows that follow belong to the next task."""
         self.run_start, self.seen_before = len(self), self.num_seen
 
-    def add(self, arriving: Row) -> None:
+    def add(self, arriving: Row, ids: Tensor | None = None) -> None:
         place = torch.arange(len(arriving[0])) + (self.num_seen - self.seen_before)
         # More tasks than runs begin anew at the first slot.
-        self.put((self.run_start + place % self.run_size) % self.num_slots, arriving)
+        self.put((self.run_start + place % self.run_size) % self.num_slots, arriving, ids)
         self.num_seen += len(place)
 
     def get_extra_state(self) -> dict[str, Any]:

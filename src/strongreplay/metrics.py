@@ -1,10 +1,16 @@
-"""From an accuracy matrix to numbers. Pure numpy; nothing is changed in place.
+"""METRICS: every number that is made of an accuracy matrix, one row each. Nothing is changed in place.
+
+A new metric is a function and a row here: records, `ser show` and the tables of the docs read this table.
 
 A matrix has a row for each task learnt and a column for each task tested: entry [i, t] is the accuracy in
 per cent on task t after learning task i, NaN where it was not measured. Entries above the diagonal are
 forward transfer; the measures of forgetting read on and below it only. Joint training has one row, its
-tasks all learnt at once.
+tasks all learnt at once. Pure numpy.
 """
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +29,11 @@ def as_matrix(rows: list[list[float | None]]) -> Matrix:
 def average_accuracy(matrix: Matrix) -> float:
     """Mean accuracy over all tasks after the last one: (1/T) sum_t a[T, t]."""
     return float(np.mean(matrix[-1]))
+
+
+def average_incremental_accuracy(matrix: Matrix) -> float:
+    """Mean over all tasks of the accuracy after each: (1/T) sum_i (1/i) sum_{t <= i} a[i, t]."""
+    return float(np.mean(accuracy_curve(matrix)))
 
 
 def accuracy_curve(matrix: Matrix) -> list[float]:
@@ -65,3 +76,68 @@ def forward_transfer(matrix: Matrix, untrained: Matrix) -> float | None:
     if len(matrix) < 2:
         return None
     return float(np.mean(np.diag(matrix, 1) - untrained[1:]))
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One number of an accuracy matrix."""
+
+    label: str  # as tables print it
+    better: Literal["higher", "lower"]
+    about: str
+    compute: Callable[[Matrix, Matrix], float | None]  # of the matrix and of the accuracies before training
+    needs_all_rows: bool = True  # a row for each task: not so for joint training, nor for an unfinished run
+
+
+METRICS: dict[str, Metric] = {
+    "average_accuracy": Metric(
+        "accuracy",
+        "higher",
+        "mean over all tasks after the last one",
+        lambda matrix, untrained: None if np.isnan(matrix[-1]).any() else average_accuracy(matrix),
+        needs_all_rows=False,
+    ),
+    "forgetting": Metric(
+        "forgetting",
+        "lower",
+        "mean over all tasks but the last of the best accuracy before the end less that at the end",
+        lambda matrix, untrained: forgetting(matrix),
+    ),
+    "forgetting_reference": Metric(
+        "forgetting (reference)",
+        "lower",
+        "the same with the end among the best, as the reference code counts it; never negative",
+        lambda matrix, untrained: forgetting_reference(matrix),
+    ),
+    "backward_transfer": Metric(
+        "backward transfer",
+        "higher",
+        "mean over all tasks but the last of the accuracy at the end less that just after the task",
+        lambda matrix, untrained: backward_transfer(matrix),
+    ),
+    "forward_transfer": Metric(
+        "forward transfer",
+        "higher",
+        "mean over all tasks but the first of the accuracy just before the task less that before training",
+        forward_transfer,
+    ),
+    "average_incremental_accuracy": Metric(
+        "incremental accuracy",
+        "higher",
+        "mean over all tasks of the mean accuracy on the tasks so far, just after each task",
+        lambda matrix, untrained: average_incremental_accuracy(matrix),
+    ),
+}
+
+
+def compute(name: str, matrix: Matrix, untrained: Matrix) -> float | None:
+    """One metric by its name; none where the matrix has too few rows for it."""
+    metric = METRICS[name]
+    if metric.needs_all_rows and len(matrix) != matrix.shape[1]:
+        return None
+    value = metric.compute(matrix, untrained)
+    return None if value is None or np.isnan(value) else value
+
+
+def compute_all(matrix: Matrix, untrained: Matrix) -> dict[str, float | None]:
+    return {name: compute(name, matrix, untrained) for name in METRICS}

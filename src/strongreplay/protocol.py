@@ -15,16 +15,19 @@ Terms = dict[str, Tensor]  # the named scalar terms of one step's loss, still on
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Samples as stored: (N, ...) uint8 images or float features, and (N,) int64 labels."""
+    """Samples as stored: (N, ...) uint8 images or float features, (N,) int64 labels and, maybe, ids."""
 
     inputs: Tensor
     labels: Tensor
+    ids: Tensor | None = None  # (N,) int64: by which a kept model finds a sample again
 
     def __post_init__(self) -> None:
         if len(self.inputs) != len(self.labels):
             raise DataError(
-                f"Split: {len(self.inputs)} inputs but {len(self.labels)} labels; give one label an input"
+                f"Split: {len(self.inputs)} inputs but {len(self.labels)} labels; give one label per input"
             )
+        if self.ids is not None and len(self.ids) != len(self.labels):
+            raise DataError(f"Split: {len(self.ids)} ids but {len(self.labels)} labels; give an id per input")
         if self.labels.dtype != torch.int64 or self.labels.dim() != 1:
             raise DataError(
                 f"Split: labels must be (N,) int64, got {tuple(self.labels.shape)} {self.labels.dtype}; "
@@ -36,10 +39,18 @@ class Split:
 
     def take(self, rows: Tensor) -> "Split":
         """A copy of the given rows."""
-        return Split(self.inputs[rows], self.labels[rows])
+        return Split(self.inputs[rows], self.labels[rows], None if self.ids is None else self.ids[rows])
+
+    def joined(self, other: "Split") -> "Split":
+        """These samples and then those of the other, on this one's device."""
+        other = other.to(self.inputs.device)
+        ids = None if self.ids is None or other.ids is None else torch.cat([self.ids, other.ids])
+        inputs, labels = torch.cat([self.inputs, other.inputs]), torch.cat([self.labels, other.labels])
+        return Split(inputs, labels, ids)
 
     def to(self, device: torch.device) -> "Split":
-        return Split(self.inputs.to(device), self.labels.to(device))
+        ids = None if self.ids is None else self.ids.to(device)
+        return Split(self.inputs.to(device), self.labels.to(device), ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +61,7 @@ class Task:
     classes: tuple[int, ...]
     train: Split
     test: Split
+    in_order: bool = False  # the training data are read in their order, not shuffled
 
     def with_train(self, train: Split) -> "Task":
         return replace(self, train=train)
@@ -63,6 +75,7 @@ class Batch:
     images: Tensor  # (B, ...) as stored; what a memory keeps
     inputs: Tensor  # (B, ...) viewed; what a net sees
     labels: Tensor  # (B,)
+    ids: Tensor | None = None  # (B,) int64: the ids of the samples, where the split has them
 
     def __len__(self) -> int:
         return len(self.labels)

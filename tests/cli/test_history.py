@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,10 @@ from kept_models import CPU, make_model, ser, teach, write_folder
 from rich.console import Console
 from torch import nn
 
-from strongreplay.cli import history as versions
-from strongreplay.cli.status import account, print_classes
+from strongreplay.cli.status import print_classes
 from strongreplay.data.user_data import digests
 from strongreplay.learner import Learner
+from strongreplay.models.inspect import read_history, read_status
 from strongreplay.models.memory_view import all_images, read_parts, samples_of
 from strongreplay.models.model import model_of
 from strongreplay.models.store import CANDIDATE, Store
@@ -74,13 +75,13 @@ def test_status_for_machines_agrees_with_what_is_stored(state: Path) -> None:
 
 def test_accuracy_in_status_is_that_of_all_held_out_samples_after_the_last_update(state: Path) -> None:
     about = Store(state).read("v2", parts=())[0].about
-    told = {one["label"]: one for one in account(Store(state), lambda text: None)["classes"]}
+    told = {one.label: one for one in read_status(Store(state)).classes}
     (change,) = [change for change in about["changes"] if change["label"] == "one"]
     (fresh,) = [entry for entry in about["fresh"] if entry[0] == "one"]
-    assert told["one"]["judged_by"] == change["count"] + fresh[2]
+    assert told["one"].judged_by == change["count"] + fresh[2]
     right = change["after"] * change["count"] / 100 + fresh[1]
-    assert told["one"]["accuracy"] == pytest.approx(100 * right / told["one"]["judged_by"])
-    assert told["two"]["measured_in"] == "v2"
+    assert told["one"].accuracy == pytest.approx(100 * right / told["one"].judged_by)
+    assert told["two"].measured_in == "v2"
 
 
 def test_after_a_rollback_status_tells_of_that_line_alone(state: Path) -> None:
@@ -120,8 +121,9 @@ def test_a_hundred_classes_stay_readable(tmp_path: Path) -> None:
 
 
 def test_tables_fit_eighty_columns(state: Path) -> None:
-    told = account(Store(state), lambda text: None)
-    told["classes"][0]["label"] = "a very long name of a class that goes on and on " * 3
+    status = read_status(Store(state))
+    long = replace(status.classes[0], label="a very long name of a class that goes on and on " * 3)
+    told = replace(status, classes=(long, *status.classes[1:]))
     file = StringIO()
     print_classes(Console(width=80, file=file), told, everything=True)
     lines = file.getvalue().splitlines()
@@ -295,7 +297,7 @@ def test_mistakes_are_told_and_change_nothing(
 
 def test_acts_of_versions_that_are_gone_are_still_told(state: Path) -> None:
     Store(state).prune(1)
-    assert [act["act"] for act in versions.acts(Store(state))][:3] == ["learn", "learn", "refuse"]
+    assert [entry.act for entry in read_history(Store(state))][:3] == ["learn", "learn", "refuse"]
 
 
 @pytest.mark.parametrize(

@@ -113,12 +113,13 @@ def test_tree_wins_over_zip_and_cache_stands_alone(tmp_path: Path) -> None:
 
 def test_an_interrupt_leaves_nothing_and_stale_folders_go(tmp_path: Path) -> None:
     def interrupt(what: str, done: int, total: int) -> None:
-        assert list(tmp_path.glob(f"{CACHE}.part-*/train.npy"))
+        assert list(tmp_path.glob(f".new-{CACHE}-*/train.npy"))
         raise KeyboardInterrupt
 
     write_zip(tmp_path, FILES)
     (tmp_path / f"{CACHE}.part-old").mkdir()
     (tmp_path / f"{CACHE}.part-old" / "train.npy").write_bytes(b"left by a killed process")
+    (tmp_path / f".new-{CACHE}-7-0").mkdir()
     with pytest.raises(KeyboardInterrupt):
         datasets.load("tinyimagenet", tmp_path, interrupt)
     assert [path.name for path in tmp_path.iterdir()] == [f"{TREE}.zip"]
@@ -207,10 +208,8 @@ def test_zip_with_outside_names_writes_nothing(tmp_path: Path) -> None:
 
 def test_an_unwritable_cache(tmp_path: Path) -> None:
     write_zip(tmp_path, FILES)
-    (tmp_path / f"{CACHE}.lock").mkdir()
-    with pytest.raises(
-        DataError, match=r"cache cannot be written: Is a directory; make room for it or choose"
-    ):
+    (tmp_path / "lock").mkdir()
+    with pytest.raises(DataError, match=r"cache cannot be written: .*Is a directory.*; make room for it"):
         datasets.load("tinyimagenet", tmp_path)
 
 

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from strongreplay.data.streams import Stream
 from strongreplay.errors import ConfigError
-from strongreplay.memory import first_of_each, herd
 from strongreplay.methods import check_scenario
 from strongreplay.methods.icarl import ICaRL, ICaRLConfig, binary
 from strongreplay.nets import Classifier, build_net
 from strongreplay.protocol import Batch, Problem, Split, Task, derive_generator
+from strongreplay.sampling import first_of_each, herd
 from strongreplay.training.engine import evaluate, train_task
 
 

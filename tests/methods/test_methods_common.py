@@ -87,6 +87,26 @@ def test_same_seed_same_weights_other_seed_others(name: str, stream: Stream) -> 
     assert not torch.equal(first, other)
 
 
+@pytest.mark.parametrize("name", [name for name, row in METHODS.items() if row.has_memory])
+def test_every_row_in_memory_has_the_id_of_its_sample(name: str, stream: Stream) -> None:
+    method, first_id, known = build(name, make_problem(stream)), 0, list[Tensor]()
+    memory = method.memory
+    assert isinstance(memory, Memory)
+    memory.keep_ids()
+    optimizer = torch.optim.SGD(method.net.parameters(), lr=0.1)
+    for task in stream:
+        train = task.train
+        ids = torch.arange(first_id, first_id + len(train))
+        train_task(
+            method, task.with_train(Split(train.inputs, train.labels, ids)), stream.test_view, optimizer,
+            epochs=2, batch_size=16, generator=derive_generator(0, "order"),
+        )  # fmt: skip
+        first_id, known = first_id + len(train), [*known, train.inputs]
+    assert memory.ids is not None
+    assert len(memory)
+    assert torch.equal(memory.rows.images, torch.cat(known)[memory.ids])
+
+
 @every_method
 def test_terms_are_named_finite_and_detached(name: str, stream: Stream) -> None:
     method = build(name, make_problem(stream))

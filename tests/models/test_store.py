@@ -20,7 +20,7 @@ from torch import nn
 from strongreplay.errors import ConfigError, DataError, RunError
 from strongreplay.models import store as store_file
 from strongreplay.models.store import CANDIDATE, Store
-from strongreplay.storage.state import manifest_sum, sha256
+from strongreplay.storage.files import manifest_sum, sha256
 
 MARK = bytes(range(200, 232))
 ALL_KINDS = {

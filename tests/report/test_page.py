@@ -23,12 +23,12 @@ from strongreplay.report.memory_picture import (
     MOST_IMAGES,
     MemoryContents,
     arrange,
-    checkpoints,
     draw,
     grid_of,
 )
 from strongreplay.report.page import MOST_FIGURES, Found, affordable, build, clip, collect
 from strongreplay.runs.paper import items
+from strongreplay.storage.checkpoints import checkpoints
 from strongreplay.storage.records import RunRecord, write_record
 
 EVIL = "<script>alert('x')</script>&\"'><img src=x onerror=alert(1)>"

@@ -11,8 +11,8 @@ from strongreplay.runs.config import RunConfig, resolve
 from strongreplay.runs.estimate import num_steps, plain_step, seconds, trial_of
 from strongreplay.runs.grid import Grid, Job, RunOptions, missing, name_of, run_recorded
 from strongreplay.runs.run import Watcher, state_folder
+from strongreplay.storage.checkpoints import folders_with_state
 from strongreplay.storage.records import read_record, record_path
-from strongreplay.storage.state import folders_with_state
 
 
 def config(method: str = "ser", seed: int = 0, settings: dict[str, float] | None = None) -> RunConfig:

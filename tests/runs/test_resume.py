@@ -21,8 +21,9 @@ from strongreplay.runs.config import RunConfig, resolve
 from strongreplay.runs.run import CheckpointInterval, Interrupted, Keeper, StoppedRun, run, state_folder
 from strongreplay.runs.trainer import Watcher
 from strongreplay.storage import state
+from strongreplay.storage.checkpoints import TENSORS, checkpoints
 from strongreplay.storage.records import RunRecord, fingerprint
-from strongreplay.storage.state import Tree, checkpoints, read_newest
+from strongreplay.storage.state import Tree, read_newest
 from strongreplay.training.engine import Position
 
 SETTINGS = {"data.tasks": 3, "train.epochs": 2, "train.first_epochs": None, "train.batch_size": 64}
@@ -79,17 +80,17 @@ def final(config: RunConfig, out: Path) -> tuple[Any, Tree]:
 
 def dies_while_writing(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     """The process that inherits this ends in the middle of a checkpoint file."""
-    written = 0
+    real, written = os.write, 0
 
-    def write(path: Path, data: bytes) -> None:
+    def write(handle: int, data: bytes) -> int:
         nonlocal written
         written += 1
         if written == after:
-            path.write_bytes(data[: len(data) // 2])
+            real(handle, data[: len(data) // 2])
             die()
-        path.write_bytes(data)
+        return real(handle, data)
 
-    monkeypatch.setattr(state, "write_synced", write)
+    monkeypatch.setattr(os, "write", write)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -189,7 +190,7 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(tmp_pat
     config = config_for("derpp")
     assert in_a_process(lambda: go_on(config, tmp_path, DiesAt(steps=9))) == -signal.SIGKILL
     newest, before = checkpoints(state_folder(tmp_path, config))
-    file = newest / state.TENSORS
+    file = newest / TENSORS
     damaged = bytearray(file.read_bytes())
     damaged[len(damaged) // 2] ^= 1
     file.write_bytes(damaged)

@@ -22,8 +22,8 @@ from strongreplay.errors import ConfigError, DataError
 from strongreplay.report.tables import group_records
 from strongreplay.runs import recipes
 from strongreplay.runs.recipes import all_recipes, find_recipe, parse_recipe, read_recipes
+from strongreplay.storage.checkpoints import folders_with_state
 from strongreplay.storage.records import RunRecord, fingerprint, read_folder, read_record
-from strongreplay.storage.state import folders_with_state
 
 SCORES = {"matrix": [[90.0, None], [70.0, 90.0]], "untrained": [50.0, 50.0], "average_accuracy": 80.0}
 SCORES |= {"forgetting": 20.0, "backward_transfer": -20.0, "forward_transfer": None}

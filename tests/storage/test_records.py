@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strongreplay.errors import DataError
+from strongreplay.storage.files import write_text
 from strongreplay.storage.records import (
     RunRecord,
     fingerprint,
@@ -18,7 +19,6 @@ from strongreplay.storage.records import (
     read_record,
     record_path,
     write_record,
-    write_text,
 )
 
 
@@ -131,3 +131,10 @@ def test_any_bytes_give_a_data_error(tmp_path_factory: pytest.TempPathFactory, d
 
 def test_flatten() -> None:
     assert flatten({"a": 1, "b": {"c": 2, "d": {"e": [3]}}}) == {"a": 1, "b.c": 2, "b.d.e": [3]}
+
+
+def test_a_metric_newer_than_the_record_is_computed_from_its_matrix() -> None:
+    old = {"matrix": [[90.0, 10.0], [50.0, 80.0]], "average_accuracy": 65.0}
+    record = RunRecord({}, {"accuracy": {"class-il": old}}, {})
+    assert record.score("class-il", "average_incremental_accuracy") == (90 + 65) / 2
+    assert record.score("class-il", "no_such_metric") is None

@@ -56,6 +56,20 @@ def test_every_sample_is_seen_once_an_epoch_in_a_new_order_and_the_last_batch_is
     assert positions[-1] == Position(task=0, epoch=1, step=2, num_steps=3)
 
 
+def test_a_batch_has_the_ids_of_its_rows_where_the_split_has_ids(stream: Stream) -> None:
+    train = stream[0].train
+    named = Split(train.inputs, train.labels, torch.arange(1000, 1000 + len(train)))
+    for split in (train, named):
+        diary = Diary()
+        train_task(
+            diary, stream[0].with_train(split), stream.test_view, torch.optim.SGD(diary.parameters()),
+            epochs=1, batch_size=32, generator=generator(),
+        )  # fmt: skip
+        for batch in diary.batches:
+            expected = None if split.ids is None else (1000 + batch.rows).tolist()
+            assert (None if batch.ids is None else batch.ids.tolist()) == expected
+
+
 def test_milestones_count_finished_epochs(stream: Stream) -> None:
     method = SGD(make_net(), make_problem(stream))
     optimizer, rates = torch.optim.SGD(method.parameters(), lr=1.0), list[float]()

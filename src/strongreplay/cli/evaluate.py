@@ -2,23 +2,17 @@
 
 import json
 import warnings
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strongreplay.cli.predict import Device, Named, State, Threads, open_model
+from strongreplay.cli.predict import Device, Named, State, Threads, choose_device
 from strongreplay.cli.update_output import SHOWN, listed, make_table, name_cell, plural, printable, tell_more
 from strongreplay.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from strongreplay.data.user_data import Chunk, Label
-    from strongreplay.models.model import Model
-    from strongreplay.models.store import Version
+    from strongreplay.models.inspect import Evaluation
 
 
 def evaluate_command(
@@ -41,20 +35,16 @@ def evaluate_command(
 ) -> None:
     """Accuracy by class, the most frequent mistakes, and what has changed since another version."""
     from strongreplay.cli.report import Bar as ReportBar
-    from strongreplay.data.user_data import read_chunk
+    from strongreplay.models.inspect import evaluate_versions
+    from strongreplay.models.store import Store
 
     if confusion and confusion.suffix.lower() != ".png":
         raise ConfigError(f"--confusion must be a .png file, got {confusion}; give it that ending")
-    found, model = open_model(state, version, device, threads)
-    other = open_other(state, found, against, device)
+    place = choose_device(device, threads)
     with ReportBar() as bar:
-        chunk = read_chunk(data, shape=model.shape, progress=bar)
-        result = Result(
-            found.name,
-            judge(model, chunk, bar),
-            other[0].name if other else None,
-            judge(other[1], chunk, bar) if other else None,
-        )
+        result = evaluate_versions(Store(state), data, version, against, place, bar)
+    if result.note:
+        typer.echo(f"note: {result.note}", err=True)
     if confusion:
         draw(result, confusion)
     if as_json:
@@ -65,122 +55,12 @@ def evaluate_command(
             typer.echo(f"picture: {confusion}")
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """What a version answered."""
-
-    known: "dict[Label, None]"  # by column
-    pairs: "Counter[tuple[Label, Label]]"  # of label and answer
-
-    def right(self, label: "Label") -> int:
-        return self.pairs[label, label]
-
-
-@dataclass(frozen=True)
-class Result:
-    """A version on labelled data, and another one on the same."""
-
-    name: str
-    judged: Judged
-    other_name: str | None
-    other: Judged | None
-
-    @cached_property
-    def counts(self) -> "Counter[Label]":
-        found: Counter[Label] = Counter()
-        for (label, _), count in self.judged.pairs.items():
-            found[label] += count
-        return found
-
-    @property
-    def unknown(self) -> "list[Label]":
-        return [label for label in self.counts if label not in self.judged.known]
-
-    def before(self, label: "Label") -> float | None:
-        """Per cent; none if the other version did not know the class."""
-        if self.other is None or label not in self.other.known:
-            return None
-        return 100 * self.other.right(label) / self.counts[label]
-
-    def after(self, label: "Label") -> float:
-        return 100 * self.judged.right(label) / self.counts[label]
-
-    def accuracy(self, judged: Judged, labels: "Sequence[Label] | None" = None) -> float | None:
-        chosen = list(self.counts) if labels is None else labels
-        total = sum(self.counts[label] for label in chosen)
-        return 100 * sum(map(judged.right, chosen)) / total if total else None
-
-    @property
-    def old(self) -> "list[Label]":
-        """The classes that the other version knew, too."""
-        return [label for label in self.counts if self.before(label) is not None]
-
-    def mistakes(self) -> "list[tuple[Label, Label, int]]":
-        """Label, answer and how often; the most frequent first."""
-        wrong = [(label, answer, count) for (label, answer), count in self.judged.pairs.items()]
-        return sorted((entry for entry in wrong if entry[0] != entry[1]), key=lambda entry: -entry[2])
-
-    def to_dict(self) -> dict[str, Any]:
-        counts = self.counts
-        return {
-            "version": self.name,
-            "against": self.other_name,
-            "samples": counts.total(),
-            "accuracy": self.accuracy(self.judged),
-            "accuracy_old": self.accuracy(self.judged, self.old) if self.other else None,
-            "accuracy_old_before": self.accuracy(self.other, self.old) if self.other else None,
-            "unknown": self.unknown,
-            "classes": [
-                {
-                    "label": label,
-                    "samples": count,
-                    "right": self.judged.right(label),
-                    "accuracy": self.after(label),
-                    "before": self.before(label),
-                }
-                for label, count in counts.items()
-            ],
-            "confusion": [[label, answer, count] for (label, answer), count in self.judged.pairs.items()],
-        }
-
-
-def open_other(
-    state: Path, version: "Version", against: str | None, device: str
-) -> "tuple[Version, Model] | None":
-    """The version to compare with; that it was learnt from, if it is still kept."""
-    from strongreplay.models.store import Store
-
-    name = version.parent if against is None else against
-    if name is None or name == "none":
-        return None
-    if against is None and name not in Store(state).names():
-        typer.echo(f"note: {name}, from which {version.name} was learnt, is not kept any more", err=True)
-        return None
-    return open_model(state, name, device, None)
-
-
-def judge(model: "Model", chunk: "Chunk", bar: Any) -> Judged:
-    """How often each label got each answer."""
-    done = 0
-
-    def advance(count: int) -> None:
-        nonlocal done
-        done += count
-        bar("answering", done, len(chunk))
-
-    answers = model.answers(chunk.inputs, advance)
-    # A folder's names are texts, also where the model learnt numbers.
-    twins = {str(label): label for label in model.labels}
-    labels = (twins.get(str(label), label) for label in chunk.labels)
-    return Judged(dict.fromkeys(model.labels), Counter(zip(labels, answers, strict=True)))
-
-
-def show(result: Result, show_all: bool) -> None:
+def show(result: "Evaluation", show_all: bool) -> None:
     from strongreplay.cli.show import open_console
 
     console, counts, limit = open_console(), result.counts, None if show_all else SHOWN
-    beside = [result.other_name, "change"] if result.other_name else []
-    table = make_table("class", "samples", *beside[:1], result.name, *beside[1:])
+    beside = [result.other.version, "change"] if result.other else []
+    table = make_table("class", "samples", *beside[:1], result.answers.version, *beside[1:])
     for label in sorted(counts, key=result.after)[:limit]:
         before, after = result.before(label), result.after(label)
         cells = ["-" if before is None else f"{before:.1f}"] if beside else []
@@ -195,19 +75,19 @@ def show(result: Result, show_all: bool) -> None:
         count = sum(counts[label] for label in unknown)
         typer.echo(
             f"note: {len(unknown)} class{'' if len(unknown) == 1 else 'es'} of {count} sample{plural(count)} "
-            f"not known to {result.name}, counted as wrong: {listed(unknown)}"
+            f"not known to {result.answers.version}, counted as wrong: {listed(unknown)}"
         )
-    total, right = counts.total(), sum(map(result.judged.right, counts))
-    typer.echo(f"{result.name}: {right} of {total} right, {100 * right / total:.2f} %")
-    if result.other and (old := result.old):
-        then, now = result.accuracy(result.other, old), result.accuracy(result.judged, old)
+    total, right = sum(counts.values()), sum(right for right, _ in result.values())
+    typer.echo(f"{result.answers.version}: {right} of {total} right, {100 * right / total:.2f} %")
+    if result.other and (accuracies := result.old_accuracies()):
+        old = len(result.old)
         typer.echo(
-            f"on the {len(old)} class{'' if len(old) == 1 else 'es'} that {result.other_name} knew: "
-            f"{then:.2f} % before, {now:.2f} % now"
+            f"on the {old} class{'' if old == 1 else 'es'} that {result.other.version} knew: "
+            f"{accuracies[0]:.2f} % before, {accuracies[1]:.2f} % now"
         )
 
 
-def show_mistakes(result: Result, limit: int | None) -> None:
+def show_mistakes(result: "Evaluation", limit: int | None) -> None:
     mistakes = result.mistakes()
     if not mistakes:
         return
@@ -220,17 +100,17 @@ def show_mistakes(result: Result, limit: int | None) -> None:
         typer.echo(f"  ... and {len(mistakes) - limit // 2} more, which --all shows")
 
 
-def draw(result: Result, path: Path) -> None:
+def draw(result: "Evaluation", path: Path) -> None:
     from strongreplay.report.confusion import confusion_figure
+    from strongreplay.report.svg import write
 
-    names = list(dict.fromkeys([*result.judged.known, *result.counts]))
-    figure = confusion_figure(
-        names, result.judged.pairs, f"{result.name}: answers to {result.counts.total()} samples"
-    )
+    names = list(dict.fromkeys([*result.answers.known, *result.counts]))
+    title = f"{result.answers.version}: answers to {sum(result.counts.values())} samples"
+    figure = confusion_figure(names, result.answers.pairs, title)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of letters that the font does not have
-            figure.savefig(path, dpi=150)
+            write(figure, path)
     except OSError as error:
         raise DataError(
             f"{path}: cannot be written ({error.strerror or error}); choose another place"

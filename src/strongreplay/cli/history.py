@@ -1,8 +1,7 @@
 """ser history and ser rollback: what was done to a kept model, and which of its versions is in use."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,10 +9,9 @@ from strongreplay.cli.tables import counted, moment, per_cent, print_json, print
 from strongreplay.cli.update_output import listed
 
 if TYPE_CHECKING:
-    from strongreplay.models.store import Store
+    from strongreplay.models.inspect import HistoryEntry
 
 State = Annotated[Path, typer.Argument(metavar="STATE", help="Folder of the model, as made by: ser learn")]
-MADE = ("learn", "accept", "save")  # the acts that make the version they name
 
 
 def history_command(
@@ -25,72 +23,38 @@ def history_command(
 ) -> None:
     """Show every act: what was learnt, refused, accepted, saved, rolled back, forgotten, pruned."""
     from strongreplay.cli.show import open_console
+    from strongreplay.models.inspect import read_history
     from strongreplay.models.store import Store
 
-    store = Store(state)
-    _ = store.current  # says so where no model is
-    told = acts(store)
+    entries = read_history(Store(state), lambda text: typer.echo(f"note: {text}", err=True))
     if as_json:
-        print_json(told)
+        print_json([entry.to_dict() for entry in entries])
         return
     rows = [
         [
-            moment(act["when"]),
-            act["act"],
-            act["version"] or "-",
-            describe(act),
+            moment(entry.when),
+            entry.act,
+            entry.version or "-",
+            describe_act(entry),
             ", ".join(map(str, new)) if everything else listed(new),
-            change_of(act["old_before"], act["old_after"]),
-            per_cent(act["fresh"]),
+            change_of(entry.old_before, entry.old_after),
+            per_cent(entry.fresh),
         ]
-        for act in reversed(told)
-        for new in [act["new_classes"] or []]
+        for entry in reversed(entries)
+        for new in [entry.new_classes or ()]
     ]
     columns = ("when (UTC)", "act", "version", "what", "new classes", "old\nclasses %", "new\ndata %")
-    title = f"{counted(len(told), 'act')}, the newest first"
+    title = f"{counted(len(entries), 'act')}, the newest first"
     print_table(open_console(), title, columns, rows, everything=everything, folded=("what", "new classes"))
-
-
-def acts(store: "Store") -> list[dict[str, Any]]:
-    """The oldest first; what a version that is kept still tells of itself stands beside the act."""
-    from strongreplay.models.store import CANDIDATE
-
-    lines = store.history(lambda text: typer.echo(f"note: {text}", err=True))
-    abouts = {version.name: version.about for version in store.versions()}
-    refused = [number for number, line in enumerate(lines) if line.get("act") == "refuse"]
-    waiting = store.read(CANDIDATE, parts=())[0].about if CANDIDATE in store.names() else None
-    told = []
-    for number, line in enumerate(lines):
-        about = abouts.get(line["version"]) if line.get("act") in MADE else None
-        if refused and number == refused[-1]:
-            about = waiting
-        told.append(line | summary(about))
-    return told
-
-
-def summary(about: Mapping[str, Any] | None) -> dict[str, Any]:
-    """New classes, and accuracies over all samples judged by; none where nothing is known."""
-    if about is None:
-        return {"new_classes": None, "old_before": None, "old_after": None, "fresh": None}
-    old = [change for change in about["changes"] if change["before"] is not None]
-    held = [change for change in old if change["where"] == "held-out"] or old
-    count = sum(change["count"] for change in held)
-    right, judged = (sum(row[place] for row in about["fresh"]) for place in (1, 2))
-    return {
-        "new_classes": about["new_labels"],
-        "old_before": sum(change["before"] * change["count"] for change in held) / count if count else None,
-        "old_after": sum(change["after"] * change["count"] for change in held) / count if count else None,
-        "fresh": 100 * right / judged if judged else None,
-    }
 
 
 def change_of(before: float | None, after: float | None) -> str:
     return "-" if before is None else f"{per_cent(before)} → {per_cent(after)}"
 
 
-def describe(act: Mapping[str, Any]) -> str:
+def describe_act(entry: "HistoryEntry") -> str:
     """What an act was about, in a few words."""
-    kind = act["act"]
+    kind, act = entry.act, entry.details
     if kind == "rollback":
         return f"from {act.get('from') or '?'}"
     if kind == "prune":

@@ -57,14 +57,14 @@ def choose(
 
 
 def read(state: Path, version: str | None, label: str | None = None) -> Kept:
-    from strongreplay.cli.status import lineage
+    from strongreplay.models.inspect import list_ancestors
     from strongreplay.models.memory_view import read_parts, samples_of
     from strongreplay.models.store import Store
 
     store = Store(state)
     found, parts = read_parts(store, version)
     base = found.name if found.number else found.parent
-    line = lineage(store.versions(), base) if base else []
+    line = list_ancestors(store.versions(), base) if base else []
     came_with = {one.about["number"]: one.name for one in line}
     came_with |= {found.about["number"]: found.name}
     samples = samples_of(parts)

@@ -17,11 +17,10 @@ from strongreplay.errors import DataError
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
-    from torch import Tensor
+    from torch import Tensor, device
 
     from strongreplay.data.user_data import Label
     from strongreplay.models.model import Model
-    from strongreplay.models.store import Version
 
 ARRAYS = (".npz", ".npy")
 PATIENCE = 2.0  # seconds until a person wonders
@@ -54,7 +53,10 @@ def predict_command(
     Backslashes and what cannot be printed are escaped. What cannot be read is
     told on stderr, the rest goes on, and the exit code is 1.
     """
-    _, model = open_model(state, version, device, threads)
+    from strongreplay.models.load import load_model
+    from strongreplay.models.store import Store
+
+    _, model = load_model(Store(state), version, choose_device(device, threads))
     write = json_line if as_json else text_line
     files, faults = find_files(paths)
     num_faults = len(faults)
@@ -74,19 +76,14 @@ def predict_command(
         raise typer.Exit(1)
 
 
-def open_model(state: Path, name: str | None, device: str, threads: int | None) -> "tuple[Version, Model]":
-    """With the parts it takes to answer, and no others."""
+def choose_device(name: str, threads: int | None) -> "device":
     import torch
 
-    from strongreplay.models.model import TO_ANSWER, model_of
-    from strongreplay.models.store import Store
     from strongreplay.training.devices import find_device
 
     if threads:
         torch.set_num_threads(threads)
-    place = find_device(device)
-    version, parts = Store(state).read(name, TO_ANSWER)
-    return version, model_of(parts, place)
+    return find_device(name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ def report_command(
 ) -> None:
     """Write one self-contained HTML page: verdicts on the paper, tables, figures, run details."""
     from strongreplay.report.page import build, collect
-    from strongreplay.storage.records import write_text
+    from strongreplay.storage.files import write_text
 
     for path in paths:
         if not path.exists():

@@ -179,7 +179,7 @@ def write_report(found: "Found", cells: "list[Cell]", folder: Path, figures: boo
     from strongreplay.report.svg import save
     from strongreplay.report.tables import group_records
     from strongreplay.report.verdicts import compare
-    from strongreplay.storage.records import write_text
+    from strongreplay.storage.files import write_text
 
     write_text(
         folder / "verdicts.md", as_markdown(cells, compare(cells)) + protocols.as_markdown(found.records)
@@ -195,7 +195,7 @@ def write_report(found: "Found", cells: "list[Cell]", folder: Path, figures: boo
 
 def renew_tables(records: "list[RunRecord]") -> None:
     from strongreplay.report.markdown import renew
-    from strongreplay.storage.records import write_text
+    from strongreplay.storage.files import write_text
 
     files = [path for path in (Path("README.md"), Path("docs/results.md")) if path.exists()]
     if not files:
@@ -262,7 +262,7 @@ def refresh_command() -> None:
     import json
 
     from strongreplay.runs import recipes
-    from strongreplay.storage.records import write_text
+    from strongreplay.storage.files import write_text
 
     for protocol, name in FINGERPRINTS.items():
         path = Path(recipes.__file__).parent / "published" / name

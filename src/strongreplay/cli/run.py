@@ -104,7 +104,7 @@ def resume_command(
     from strongreplay.runs.config import config_of
     from strongreplay.runs.grid import RunOptions
     from strongreplay.runs.run import find_device, state_folder
-    from strongreplay.storage.state import checkpoints, folders_with_state, read_manifest
+    from strongreplay.storage.checkpoints import checkpoints, folders_with_state, read_manifest
 
     stopped = folders_with_state(folder)
     if not stopped:
@@ -184,10 +184,9 @@ def plan(
 
 
 def warn_small_memory(stream: str, memory: int, names: list[str]) -> None:
-    from strongreplay.data.datasets import DATASETS
-    from strongreplay.data.streams import STREAMS
+    from strongreplay.data.streams import describe_stream
 
-    num_classes = DATASETS[STREAMS[stream].dataset].num_classes
+    num_classes = describe_stream(stream).num_classes
     if names and memory < num_classes:
         typer.echo(
             f"note: a memory of {memory} samples is smaller than the {num_classes} classes of {stream}; "

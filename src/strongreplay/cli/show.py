@@ -178,6 +178,7 @@ def bold(text: str, wanted: bool) -> str:
 def show_record(console: "Console", record: "RunRecord") -> None:
     from rich.table import Table
 
+    from strongreplay.metrics import METRICS
     from strongreplay.report.styles import TITLES
 
     size = "" if record.memory_size is None else f", memory {record.memory_size}"
@@ -192,11 +193,7 @@ def show_record(console: "Console", record: "RunRecord") -> None:
             after = "all" if len(rows) < len(row) else str(index + 1)
             table.add_row(after, *("" if value is None else f"{value:.1f}" for value in row))
         console.print(table)
-        scores = {
-            key: record.score(scenario, key)
-            for key in record.results["accuracy"][scenario]
-            if key not in ("matrix", "untrained")
-        }
+        scores = {key: record.score(scenario, key) for key in METRICS}
         told = (f"{key.replace('_', ' ')} {value:.2f}" for key, value in scores.items() if value is not None)
         console.print(", ".join(told), highlight=False)
         nets = {name: scores[scenario]["average_accuracy"] for name, scores in record.nets.items()}

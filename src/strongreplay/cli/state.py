@@ -13,7 +13,7 @@ Folder = Annotated[Path, typer.Argument(help="A checkpoint, a run's .state folde
 
 def find(folder: Path) -> list[Path]:
     """Every checkpoint in there, the newest of each run first."""
-    from strongreplay.storage.state import MANIFEST, checkpoints, folders_with_state
+    from strongreplay.storage.checkpoints import MANIFEST, checkpoints, folders_with_state
 
     if (folder / MANIFEST).exists():
         return [folder]
@@ -29,7 +29,7 @@ def inspect(folder: Folder) -> None:
     from rich.console import Console
     from rich.markup import escape
 
-    from strongreplay.storage.state import read_manifest
+    from strongreplay.storage.checkpoints import read_manifest
 
     console = Console(highlight=False)
     for path in find(folder):

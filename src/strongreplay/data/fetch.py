@@ -1,11 +1,11 @@
 """Download one published file: mirrors in order, checksum verified, in place all at once or not at all."""
 
-import os
-import tempfile
 from pathlib import Path
+from typing import BinaryIO
 
 from strongreplay.data.archives import CHUNK_SIZE, Archive, OnProgress, checksum_fault
 from strongreplay.errors import DataError
+from strongreplay.storage import files
 
 TIMEOUT = 30.0  # seconds without a byte before the next mirror is tried
 
@@ -32,40 +32,33 @@ def download(archive: Archive, folder: Path, progress: OnProgress | None = None)
     """Fetch the archive into the data folder from the first mirror that has the right bytes."""
     target = folder / archive.path
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part = tempfile.TemporaryDirectory(prefix=f".{target.name}.part-", dir=target.parent)
+        files.make_folder(target.parent)
     except OSError as error:
         raise DataError(
             f"{target.parent} cannot be written: {error.strerror}; make it writable or choose another folder"
         ) from error
+    bar = _Bar(target.name, progress) if progress else False
     reasons = []
-    with part:
-        for mirror in archive.mirrors:
-            try:
-                _download_from(mirror, Path(part.name) / target.name, archive.checksum, progress)
-                os.replace(Path(part.name) / target.name, target)
-                return target
-            except (
-                OSError,
-                ValueError,
-            ) as error:  # the network's errors are OSErrors, bad addresses ValueErrors
-                reasons.append(f"{mirror}: {_reason(error)}")
+    for mirror in archive.mirrors:
+        try:
+            with files.replaced(target) as (new, file):
+                _download_from(mirror, file, bar)
+                if fault := checksum_fault(new, archive.checksum):
+                    raise DataError(fault)
+            return target
+        except (OSError, ValueError) as error:  # of the network, of an address, of the bytes that came
+            reasons.append(f"{mirror}: {_reason(error)}")
     raise DataError(
         f"{archive.path} could not be downloaded ({'; '.join(reasons)}); "
         f"try again later, or place the file by hand at {target} (checksum {archive.checksum})"
     )
 
 
-def _download_from(mirror: str, path: Path, checksum: str, progress: OnProgress | None) -> None:
+def _download_from(mirror: str, file: BinaryIO, bar: _Bar | bool) -> None:
     import pooch  # type: ignore[import-untyped]
 
-    bar = _Bar(path.name, progress) if progress else False
-    with path.open("wb") as file:
-        pooch.HTTPDownloader(bar, CHUNK_SIZE >> 4, timeout=TIMEOUT)(mirror, file, None)
-        file.flush()
-        os.fsync(file.fileno())
-    if fault := checksum_fault(path, checksum):
-        raise DataError(fault)
+    pooch.HTTPDownloader(bar, CHUNK_SIZE >> 4, timeout=TIMEOUT)(mirror, file, None)
+    file.flush()
 
 
 def _reason(error: Exception) -> str:

@@ -1,222 +1,94 @@
-"""Streams: how a dataset becomes a sequence of tasks. A new stream is one row of STREAMS.
+"""STREAMS: the built-in streams, one row each, and `build_stream`, which makes any stream from its name.
 
-Protocol of the SER paper and of the code behind its tables: natural class order, the whole training set,
-one transform a task for both of its splits, no identity task. All transforms are drawn when the stream is
-built, from the run's seed; the images themselves are made when a task is asked for, so transformed copies
-never pile up.
+A name is a row's, `folder:PHOTOS`, `csv:FILE`, `npz:FILE` or `npy:FOLDER` for a user's own data, or
+`mine.py:my_stream` for a function of the user's own.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from strongreplay.data import datasets
+from strongreplay.data.mixing import mix
+from strongreplay.data.tasks import (
+    ClassOrder,
+    Scenario,
+    Stream,
+    accumulate,
+    check_num_tasks,
+    class_order,
+    divide,
+    first_tasks,
+    hold_out,
+    split_by_class,
+    split_by_sizes,
+)
+from strongreplay.data.transforms import (
+    permutation_maps,
+    permuted,
+    remap_pixels,
+    rotated,
+    rotation_angles,
+    rotation_map,
+    rotation_maps,
+)
 from strongreplay.data.views import crop_flip, normalise, scale
-from strongreplay.errors import ConfigError, DataError, unknown
-from strongreplay.protocol import Split, Task, View, derive_generator
+from strongreplay.errors import ConfigError, unknown
+from strongreplay.protocol import Split, View, derive_generator
 
-Scenario = Literal["class-il", "domain-il"]
-Part = Literal["train", "test"]
-ViewMaker = Callable[[torch.Generator], View]
+__all__ = ["STREAMS", "Stream", "StreamInfo", "StreamOptions", "StreamRow", "accumulate", "build_stream"]
+__all__ += [
+    "describe_stream",
+    "first_tasks",
+    "hold_out",
+    "permutation_maps",
+    "remap_pixels",
+    "rotation_angles",
+    "rotation_map",
+]
+__all__ += ["rotation_maps", "split_by_class", "split_by_sizes"]
 
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """A sequence of tasks, built one at a time."""
-
-    scenario: Scenario
-    task_classes: tuple[tuple[int, ...], ...]
-    input_shape: tuple[int, ...]
-    make: Callable[[int, Part], Split]
-    train_view: ViewMaker = lambda generator: scale
-    test_view: View = scale
-    head_size: int | None = None  # where a net needs more outputs than the tasks have classes
-
-    @property
-    def num_classes(self) -> int:
-        return self.head_size or 1 + max(max(classes) for classes in self.task_classes)
-
-    def __len__(self) -> int:
-        return len(self.task_classes)
-
-    def __getitem__(self, index: int) -> Task:
-        if not 0 <= index < len(self):
-            raise IndexError(f"task {index} of a stream of {len(self)} tasks")
-        return Task(index, self.task_classes[index], self.make(index, "train"), self.make(index, "test"))
-
-    def __iter__(self) -> Iterator[Task]:
-        return (self[index] for index in range(len(self)))
-
-    def test(self, index: int) -> Split:
-        """The test split of one task, without building its training split."""
-        return self.make(index, "test")
-
-
-def check_labels(split: Split, num_classes: int, where: str) -> None:
-    """Labels must be columns of the head."""
-    if len(split) == 0:
-        raise DataError(f"{where}: the split is empty; give at least one sample")
-    low, high = int(split.labels.min()), int(split.labels.max())
-    if low < 0 or high >= num_classes:
-        raise DataError(
-            f"{where}: labels must lie in 0..{num_classes - 1}, got {low}..{high}; "
-            "renumber them or raise num_classes"
-        )
-
-
-def split_by_class(train: Split, test: Split, num_classes: int, num_tasks: int) -> Stream:
-    """Class-IL: task t holds the t-th run of equally many classes, in their natural order."""
-    if num_tasks < 1 or num_classes % num_tasks:
-        fitting = [str(n) for n in range(1, num_classes + 1) if num_classes % n == 0]
-        allowed = ", ".join(fitting[:-1]) + " or " + fitting[-1]
-        raise ConfigError(
-            f"split_by_class: {num_classes} classes do not divide into {num_tasks} tasks; use {allowed}"
-        )
-    share = num_classes // num_tasks
-    splits = {"train": train, "test": test}
-    for part, split in splits.items():
-        check_labels(split, num_classes, f"split_by_class: {part}")
-
-    def make(index: int, part: Part) -> Split:
-        split = splits[part]
-        rows = torch.nonzero(split.labels.div(share, rounding_mode="floor") == index).flatten()
-        return split.take(rows)
-
-    classes = tuple(tuple(range(t * share, (t + 1) * share)) for t in range(num_tasks))
-    return Stream("class-il", classes, tuple(train.inputs.shape[1:]), make)
-
-
-def remap_pixels(train: Split, test: Split, num_classes: int, maps: Tensor) -> Stream:
-    """Domain-IL: task t shows every image through row t of a table of pixel sources, (T, P); -1 is black."""
-    for part, split in (("train", train), ("test", test)):
-        check_labels(split, num_classes, f"remap_pixels: {part}")
-    by_pixel = test.inputs.flatten(1).t().contiguous()  # (P, N)
-
-    def make(index: int, part: Part) -> Split:
-        sources = maps[index]
-        if part == "test":
-            # Test images are read whole, in order and often; gathering rows is 30 times quicker than columns.
-            pixels = by_pixel.index_select(0, sources.clamp(min=0))
-            pixels[sources < 0] = 0
-            return Split(pixels.t().view(test.inputs.shape), test.labels)
-        # numpy's take along rows is 3 times quicker than index_select for single bytes.
-        taken = np.take(train.inputs.flatten(1).numpy(), sources.clamp(min=0).numpy(), axis=1)
-        taken[:, (sources < 0).numpy()] = 0
-        return Split(torch.from_numpy(taken).view(train.inputs.shape), train.labels)
-
-    classes = tuple(range(num_classes))
-    return Stream("domain-il", (classes,) * len(maps), tuple(train.inputs.shape[1:]), make)
-
-
-def permutation_maps(height: int, width: int, num_tasks: int, generator: torch.Generator) -> Tensor:
-    """One uniform permutation of all pixels a task."""
-    return torch.stack([torch.randperm(height * width, generator=generator) for _ in range(num_tasks)])
-
-
-def rotation_map(height: int, width: int, angle: float) -> Tensor:
-    """Where each pixel comes from when Pillow rotates by `angle` degrees with nearest-neighbour sampling."""
-    from PIL import Image
-
-    numbered = np.arange(1, height * width + 1, dtype=np.int32).reshape(height, width)
-    # Rotating the numbers themselves makes Pillow answer, once, for every image of the split.
-    rotated = Image.fromarray(numbered).rotate(angle, resample=Image.Resampling.NEAREST)
-    return torch.from_numpy(np.array(rotated, dtype=np.int64)).flatten() - 1
-
-
-def rotation_angles(num_tasks: int, generator: torch.Generator) -> list[float]:
-    """One angle a task, uniform in [0, 180) degrees."""
-    angles: list[float] = (180 * torch.rand(num_tasks, dtype=torch.float64, generator=generator)).tolist()
-    return angles
-
-
-def rotation_maps(height: int, width: int, num_tasks: int, generator: torch.Generator) -> Tensor:
-    return torch.stack(
-        [rotation_map(height, width, angle) for angle in rotation_angles(num_tasks, generator)]
-    )
-
-
-def accumulate(stream: Stream) -> Stream:
-    """Joint training: one task that holds the training data of all; its test split is the union too."""
-
-    def make(index: int, part: Part) -> Split:
-        splits = [stream.make(task, part) for task in range(len(stream))]
-        inputs, labels = [s.inputs for s in splits], [s.labels for s in splits]
-        return Split(torch.cat(inputs), torch.cat(labels))
-
-    classes = tuple(sorted({label for classes in stream.task_classes for label in classes}))
-    return replace(stream, task_classes=(classes,), make=make)
-
-
-def first_tasks(stream: Stream, count: int) -> Stream:
-    """The stream's beginning, for a head that has all of its classes."""
-    if not 1 <= count <= len(stream):
-        raise ConfigError(f"data.tasks must be 1 to {len(stream)} for this stream, got {count}")
-    return replace(stream, task_classes=stream.task_classes[:count], head_size=stream.num_classes)
-
-
-def hold_out(stream: Stream, fraction: float, seed: int = 0) -> Stream:
-    """For tuning: a random part of each training split takes the place of the test split."""
-
-    def make(index: int, part: Part) -> Split:
-        train = stream.make(index, "train")
-        order = torch.randperm(len(train), generator=derive_generator(seed, f"hold-out {index}"))
-        cut = round(fraction * len(train))
-        return train.take(order[:cut] if part == "test" else order[cut:].sort().values)
-
-    return replace(stream, make=make)
-
-
+SCENARIO_LABELS = {"class-il": "Class-IL and Task-IL", "domain-il": "Domain-IL"}
 TaskMaker = Callable[[Split, Split, int, int, torch.Generator], Stream]
 
 
-def by_class(
-    train: Split, test: Split, num_classes: int, num_tasks: int, generator: torch.Generator
-) -> Stream:
-    return split_by_class(train, test, num_classes, num_tasks)
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """What a user may change about any stream; the default changes nothing."""
+
+    tasks: int | None = None  # only the first so many tasks
+    validation: float = 0.0  # judge on this part of the training data
+    order: ClassOrder | None = None
+    first: int | None = None  # classes of the first task
+    step: int | None = None  # classes of every other one
+    num_tasks: int | None = None  # divide into so many tasks
+    blurry: float | None = None  # this share of the samples is in other tasks
+    boundaries: bool | None = None  # False: tasks flow into each other
+    test: float | None = None  # of a user's own data without a test part: this share is held out
+    side: int | None = None  # of a user's own images, in pixels
 
 
-def permuted(
-    train: Split, test: Split, num_classes: int, num_tasks: int, generator: torch.Generator
-) -> Stream:
-    height, width = train.inputs.shape[-2:]
-    return remap_pixels(train, test, num_classes, permutation_maps(height, width, num_tasks, generator))
-
-
-def rotated(
-    train: Split, test: Split, num_classes: int, num_tasks: int, generator: torch.Generator
-) -> Stream:
-    height, width = train.inputs.shape[-2:]
-    return remap_pixels(train, test, num_classes, rotation_maps(height, width, num_tasks, generator))
+DEFAULT = StreamOptions()
 
 
 @dataclass(frozen=True, slots=True)
 class StreamRow:
-    """One stream of the table: dataset, how it becomes tasks, and the net it is published with."""
+    """One stream of the table: its dataset, scenario, number of tasks, and the net it is published with."""
 
     dataset: str
-    make_tasks: TaskMaker
+    scenario: Scenario
     num_tasks: int
     net: str
-
-    @property
-    def scenario(self) -> Scenario:
-        return "class-il" if self.make_tasks is by_class else "domain-il"
+    make_tasks: TaskMaker | None = None  # none: split by class
 
     @property
     def about(self) -> str:
         num_classes = datasets.DATASETS[self.dataset].num_classes
         share = num_classes // self.num_tasks if self.scenario == "class-il" else num_classes
-        kind = (
-            "Class-IL and Task-IL"
-            if self.scenario == "class-il"
-            else f"Domain-IL, {self.make_tasks.__name__}"
-        )
+        kind = SCENARIO_LABELS[self.scenario] + (f", {self.make_tasks.__name__}" if self.make_tasks else "")
         return f"{self.dataset}, {self.num_tasks} tasks x {share} classes, {kind}, {self.net}"
 
 
@@ -236,36 +108,124 @@ PREPROCESSING: dict[str, Preprocessing] = {
 }
 
 STREAMS: dict[str, StreamRow] = {
-    "split-digits": StreamRow("digits", by_class, 5, "mlp"),
-    "permuted-digits": StreamRow("digits", permuted, 5, "mlp"),
-    "rotated-digits": StreamRow("digits", rotated, 5, "mlp"),
-    "seq-mnist": StreamRow("mnist", by_class, 5, "mlp"),
-    "seq-fashion-mnist": StreamRow("fashion-mnist", by_class, 5, "mlp"),
-    "p-mnist": StreamRow("mnist", permuted, 20, "mlp"),
-    "r-mnist": StreamRow("mnist", rotated, 20, "mlp"),
-    "seq-cifar10": StreamRow("cifar10", by_class, 5, "resnet18"),
-    "seq-cifar100-5": StreamRow("cifar100", by_class, 5, "resnet18"),
-    "seq-cifar100-10": StreamRow("cifar100", by_class, 10, "resnet18"),
-    "seq-cifar100-20": StreamRow("cifar100", by_class, 20, "resnet18"),
-    "seq-tinyimagenet": StreamRow("tinyimagenet", by_class, 10, "resnet18"),
+    "split-digits": StreamRow("digits", "class-il", 5, "mlp"),
+    "permuted-digits": StreamRow("digits", "domain-il", 5, "mlp", permuted),
+    "rotated-digits": StreamRow("digits", "domain-il", 5, "mlp", rotated),
+    "seq-mnist": StreamRow("mnist", "class-il", 5, "mlp"),
+    "seq-fashion-mnist": StreamRow("fashion-mnist", "class-il", 5, "mlp"),
+    "p-mnist": StreamRow("mnist", "domain-il", 20, "mlp", permuted),
+    "r-mnist": StreamRow("mnist", "domain-il", 20, "mlp", rotated),
+    "seq-cifar10": StreamRow("cifar10", "class-il", 5, "resnet18"),
+    "seq-cifar100-5": StreamRow("cifar100", "class-il", 5, "resnet18"),
+    "seq-cifar100-10": StreamRow("cifar100", "class-il", 10, "resnet18"),
+    "seq-cifar100-20": StreamRow("cifar100", "class-il", 20, "resnet18"),
+    "seq-tinyimagenet": StreamRow("tinyimagenet", "class-il", 10, "resnet18"),
 }
 
 
-def build_stream(
-    name: str, seed: int = 0, folder: Path | None = None, progress: datasets.OnProgress | None = None
-) -> Stream:
-    """The named stream, transforms drawn from `seed`, data read from `folder` (default: the cache folder)."""
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    """What is known of a stream before its data are read."""
+
+    scenario: Scenario
+    input_shape: tuple[int, ...]
+    num_classes: int
+    num_train: tuple[int, ...]  # training samples of each task, about
+    net: str
+
+
+def describe_stream(name: str, options: StreamOptions = DEFAULT) -> StreamInfo:
+    """The stream as `build_stream` will make it, or a ConfigError where the options do not fit it."""
+    row = stream_row(name)
+    dataset = datasets.DATASETS[row.dataset]
+    num_tasks = options.num_tasks or row.num_tasks
+    if row.scenario == "domain-il":
+        refuse_division(options)
+        counts = [float(dataset.num_train)] * num_tasks
+    else:
+        class_order(options.order, dataset.num_classes, 0)
+        sizes = divide(dataset.num_classes, num_tasks, options.first, options.step)
+        counts = [dataset.num_train * size / dataset.num_classes for size in sizes]
+    if options.tasks:
+        check_num_tasks(options.tasks, len(counts))
+    learnt = counts[: options.tasks]
+    num_train = tuple(round(count * (1 - options.validation)) for count in learnt)
+    return StreamInfo(row.scenario, dataset.shape, dataset.num_classes, num_train, row.net)
+
+
+def stream_row(name: str) -> StreamRow:
     if name not in STREAMS:
         raise unknown("stream", name, STREAMS, "See: ser list streams")
-    row = STREAMS[name]
-    train, test = datasets.load(row.dataset, folder or datasets.default_folder(), progress)
-    num_classes = datasets.DATASETS[row.dataset].num_classes
-    stream = row.make_tasks(train, test, num_classes, row.num_tasks, derive_generator(seed, "transforms"))
+    return STREAMS[name]
+
+
+def build_stream(
+    name: str,
+    seed: int = 0,
+    folder: Path | None = None,
+    progress: datasets.OnProgress | None = None,
+    options: StreamOptions = DEFAULT,
+) -> Stream:
+    """The named stream, everything random drawn from `seed`.
+
+    Published data are read from `folder` (default: the cache folder).
+    """
+    stream = _from_row(stream_row(name), seed, folder or datasets.default_folder(), progress, options)
+    return arrange(stream, seed, options)
+
+
+def arrange(stream: Stream, seed: int, options: StreamOptions) -> Stream:
+    """The part of a stream that is learnt, its validation data, and where its samples come."""
+    if options.tasks:
+        stream = first_tasks(stream, options.tasks)
+    if options.validation:
+        stream = hold_out(stream, options.validation, seed)
+    if options.blurry or options.boundaries is False:
+        stream = mix(stream, seed, options.blurry, options.boundaries is not False)
+    return stream
+
+
+def _from_row(
+    row: StreamRow, seed: int, folder: Path, progress: datasets.OnProgress | None, options: StreamOptions
+) -> Stream:
+    train, test = datasets.load(row.dataset, folder, progress)
+    num_classes, num_tasks = datasets.DATASETS[row.dataset].num_classes, options.num_tasks or row.num_tasks
+    if row.make_tasks is None:
+        stream = split_as_asked(train, test, num_classes, num_tasks, seed, options)
+    else:
+        refuse_division(options)
+        stream = row.make_tasks(train, test, num_classes, num_tasks, derive_generator(seed, "transforms"))
     preprocessing = PREPROCESSING.get(row.dataset, Preprocessing())
     test_view = normalise(preprocessing.mean, preprocessing.std) if preprocessing.mean else scale
-    return replace(
-        stream, test_view=test_view, train_view=partial(make_train_view, test_view, preprocessing.pad)
-    )
+    train_view = partial(make_train_view, test_view, preprocessing.pad)
+    return replace(stream, test_view=test_view, train_view=train_view)
+
+
+def split_as_asked(
+    train: Split,
+    test: Split,
+    num_classes: int,
+    num_tasks: int,
+    seed: int,
+    options: StreamOptions,
+    names: tuple[str, ...] | None = None,
+) -> Stream:
+    """Class-IL with the class order and the task sizes of the options."""
+    sizes = divide(num_classes, num_tasks, options.first, options.step)
+    order = class_order(options.order, num_classes, seed, names)
+    stream = split_by_sizes(train, test, sizes, order)
+    if names is None:
+        return stream
+    return replace(stream, label_names=tuple(names[number] for number in order or range(num_classes)))
+
+
+def refuse_division(options: StreamOptions) -> None:
+    """Class order and task sizes say nothing where every task has all classes."""
+    asked = [f"data.{key}" for key in ("order", "first", "step") if getattr(options, key) is not None]
+    if asked:
+        raise ConfigError(
+            f"{' and '.join(asked)} can be set for Class-IL streams alone; here every task has all classes"
+        )
 
 
 def make_train_view(plain: View, pad: int, generator: torch.Generator) -> View:

@@ -5,16 +5,12 @@ images have no labels; grey images become RGB. The zip is never unpacked to disk
 """
 
 import json
-import os
 import re
-import shutil
-import sys
-import uuid
 import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing
 from io import BytesIO
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -23,8 +19,10 @@ import numpy as np
 import torch
 
 from strongreplay.data.archives import Bytes, Damaged, Finding, OnProgress, digest, exists, reading
-from strongreplay.errors import DataError
+from strongreplay.errors import DataError, RunError
 from strongreplay.protocol import Split
+from strongreplay.storage import files
+from strongreplay.storage.lock import locked
 
 TREE = "tiny-imagenet-200"
 CACHE = f"{TREE}.cache"
@@ -142,14 +140,14 @@ def list_images(source: Source, counts: Counts) -> Listing:
 
 def read_images(source: Source, listing: Listing, split: str, progress: OnProgress | None) -> Iterator[Bytes]:
     """The decoded images of a split, one after another."""
-    files = listing.splits[split]
-    for done, (name, _) in enumerate(files, start=1):
+    names = [name for name, _ in listing.splits[split]]
+    for done, name in enumerate(names, start=1):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow warns about side data that plays no part here
             image = source.read_image(name)
         yield image
-        if progress and (done % PROGRESS_STEP == 0 or done == len(files)):
-            progress(f"decoding {split} images", done, len(files))
+        if progress and (done % PROGRESS_STEP == 0 or done == len(names)):
+            progress(f"decoding {split} images", done, len(names))
 
 
 def read(folder: Path, counts: Counts, progress: OnProgress | None = None) -> tuple[Split, Split]:
@@ -157,60 +155,36 @@ def read(folder: Path, counts: Counts, progress: OnProgress | None = None) -> tu
     cache = folder / CACHE
     if not exists(cache):
         try:
-            with _only_one_process(folder):
+            with locked(folder, wait=True):
                 if not exists(cache):  # another process may have made it meanwhile
                     _make_cache(folder, counts, progress)
-        except OSError as error:
-            text = (
-                f"{cache} cannot be written: {error.strerror}; make room for it or choose another data folder"
-            )
+        except (OSError, RunError) as error:
+            reason = getattr(error, "strerror", None) or error
+            text = f"{cache} cannot be written: {reason}; make room for it or choose another data folder"
             raise DataError(text) from error
     return open_cache(cache, counts)
 
 
-@contextmanager
-def _only_one_process(folder: Path) -> Iterator[None]:
-    if sys.platform == "win32":
-        yield
-        return
-    import fcntl
-
-    path = folder / f"{CACHE}.lock"
-    with path.open("wb") as file:
-        with suppress(OSError):  # a file system without locks; at worst the work is done twice
-            fcntl.flock(file, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
-
-
 def _make_cache(folder: Path, counts: Counts, progress: OnProgress | None) -> None:
-    for stale in folder.glob(f"{CACHE}.part-*"):
-        shutil.rmtree(stale)
-    part = folder / f"{CACHE}.part-{uuid.uuid4().hex}"
+    for stale in folder.glob(f"{CACHE}.part-*"):  # version 0.1 left them
+        files.remove(stale)
+    files.clear_leftovers(folder, CACHE)
     with closing(Source(folder)) as source:
         listing = list_images(source, counts)
-        part.mkdir()
-        try:
+        with files.new_folder(folder / CACHE) as part:
             for split in listing.splits:
                 _write_split(part, source, listing, split, progress)
             _write_manifest(part, listing, counts)
-            for path in (*part.iterdir(), part):
-                _sync(path)
-            part.rename(folder / CACHE)
-            _sync(folder)
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
 
 
 def _write_split(
     part: Path, source: Source, listing: Listing, split: str, progress: OnProgress | None
 ) -> None:
     labels = np.array([label for _, label in listing.splits[split]], np.int64)
-    np.save(part / f"{split}-labels.npy", labels, allow_pickle=False)
+    with files.new_file(part / f"{split}-labels.npy") as file:
+        np.save(file, labels, allow_pickle=False)
     # Written one after another and not through a memory map, where a full disk would kill the process.
-    with (part / f"{split}.npy").open("wb") as file:
+    with files.new_file(part / f"{split}.npy") as file:
         header = {"descr": "|u1", "fortran_order": False, "shape": (len(labels), 3, SIDE, SIDE)}
         np.lib.format.write_array_header_1_0(file, header)
         for image in read_images(source, listing, split, progress):
@@ -218,7 +192,7 @@ def _write_split(
 
 
 def _write_manifest(part: Path, listing: Listing, counts: Counts) -> None:
-    files = {
+    entries = {
         name: {
             "dtype": dtype,
             "shape": shape,
@@ -227,18 +201,9 @@ def _write_manifest(part: Path, listing: Listing, counts: Counts) -> None:
         }
         for name, (dtype, shape) in _arrays(counts).items()
     }
-    manifest = {"format": FORMAT, "wnids": listing.wnids, "files": files}
-    (part / "manifest.json").write_text(json.dumps(manifest, indent=1))
-
-
-def _sync(path: Path) -> None:
-    if sys.platform == "win32" and path.is_dir():
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    manifest = {"format": FORMAT, "wnids": listing.wnids, "files": entries}
+    with files.new_file(part / "manifest.json") as file:
+        file.write(json.dumps(manifest, indent=1).encode())
 
 
 def _arrays(counts: Counts) -> dict[str, tuple[str, tuple[int, ...]]]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
-from strongreplay.memory import Memory, draw_distinct
+from strongreplay.memory import Memory
 from strongreplay.methods.base import (
     Method,
     Problem,
@@ -24,6 +24,7 @@ from strongreplay.methods.base import (
 )
 from strongreplay.methods.gradients import descend_along, flat_gradient, trainable
 from strongreplay.protocol import Batch, Task, Terms
+from strongreplay.sampling import draw_distinct
 
 
 class Sample(NamedTuple):
@@ -68,4 +69,4 @@ class AGEM(Method):
         rows = draw_distinct(len(task.train), self.share, self.memory.generator)
         chosen = task.train.take(rows).to(next(self.net.parameters()).device)
         self.memory.make_room(len(chosen))
-        self.memory.append(Sample(chosen.inputs, chosen.labels))
+        self.memory.append(Sample(chosen.inputs, chosen.labels), chosen.ids)

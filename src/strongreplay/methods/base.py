@@ -1,10 +1,11 @@
 """What every method is made of: the contract, its configuration, a frozen copy, one descent step."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import dataclass
 from functools import reduce
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,7 +15,10 @@ from torch.optim import Optimizer
 
 from strongreplay.errors import ConfigError
 from strongreplay.nets import Classifier
-from strongreplay.protocol import Batch, Problem, Task, Terms, View
+from strongreplay.protocol import Batch, Problem, Split, Task, Terms, View
+
+Step = Callable[[Batch, Optimizer], Terms]
+MAIN = "main"  # the phase whose loss terms a record keeps
 
 
 class MethodConfig(BaseModel):
@@ -32,6 +36,41 @@ class ReplayConfig(MethodConfig):
     )
 
 
+@dataclass(frozen=True)
+class Phase:
+    """One training of a task: passes over data, with `observe` called for every batch.
+
+    Where a field is none, the settings of the run (`train.*`) or the task decide. What takes long to make
+    may be given as a function; it is called when the phase begins and again after a resume.
+    """
+
+    name: str
+    epochs: int | None
+    observe: Step
+    data: Split | Callable[[], Split] | None = None  # none: the task's training data; empty: no steps
+    parameters: Iterable[Any] | None = None  # tensors or parameter groups; none: those of the net
+    optimizer: Callable[[Iterable[Any]], Optimizer] | None = None  # made of the parameters
+    rate: Callable[[int, float], float] | None = None  # of the epoch and the part of it that is done
+    batch_size: int | None = None
+    weights: Tensor | None = (
+        None  # (N,) odds of each sample, drawn with replacement; none: each once an epoch
+    )
+    view: View | None = None  # from images to inputs; none: the stream's training view
+    generator: torch.Generator | None = None  # of the order of samples
+    begin: Callable[[], None] | None = None  # called once, before the first step; not after a resume
+
+    @classmethod
+    def of_steps(cls, name: str, count: int, observe: Step, begin: Callable[[], None] | None = None) -> Self:
+        """`count` steps that choose their samples themselves; the batches they get are empty rows."""
+        rows = Split(torch.empty(count, 0), torch.zeros(count, dtype=torch.int64))
+        order = torch.Generator()
+        return cls(name, 1, observe, data=rows, batch_size=1, view=unchanged, generator=order, begin=begin)
+
+
+def unchanged(images: Tensor) -> Tensor:
+    return images
+
+
 class Method(nn.Module):
     """A way to learn a stream; an nn.Module, so that all it owns saves, loads and moves as one."""
 
@@ -42,11 +81,15 @@ class Method(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} must define observe(batch, optimizer)")
 
     def begin_task(self, task: Task) -> Task:
-        """May return a task with exemplars added."""
+        """May return a task with exemplars added. After a resume it is called again, and then undone."""
         return task
 
+    def phases(self, task: Task) -> list[Phase]:
+        """The trainings of a task, in order; each is resumable at any step. Changes nothing in the method."""
+        return [Phase(MAIN, None, self.observe)]
+
     def end_task(self, task: Task) -> None:
-        """Snapshots, importance weights, herding, probes."""
+        """Snapshots, importance weights, herding; no training."""
 
     def grow(self, num_classes: int, generator: torch.Generator) -> None:
         """New classes were met: widen the head and whatever else has a place for each class."""
@@ -223,9 +266,11 @@ def check_one_a_class(method: str, memory_size: int, problem: Problem) -> None:
 
 
 __all__ = [
+    "MAIN",
     "Method",
     "MethodConfig",
     "OldNet",
+    "Phase",
     "Problem",
     "ReplayConfig",
     "SavedGenerator",
@@ -238,5 +283,6 @@ __all__ = [
     "replay_count",
     "share_of_memory",
     "squared_distance",
+    "unchanged",
     "with_features",
 ]

@@ -56,7 +56,7 @@ class CLSER(Method):
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
         terms = descend(optimizer, self.terms(batch))
-        self.memory.add(Sample(batch.images, batch.labels))
+        self.memory.add(Sample(batch.images, batch.labels), batch.ids)
         self.plastic.follow()
         self.stable.follow()
         return terms

@@ -127,8 +127,7 @@ class Co2L(Method):
         self.current.zero_()[list(task.classes)] = True
         if len(self.memory) == 0:
             return task
-        images, labels = (column.to(train.inputs.device) for column in self.memory.rows)
-        return task.with_train(Split(torch.cat([train.inputs, images]), torch.cat([train.labels, labels])))
+        return task.with_train(train.joined(Split(*self.memory.rows, self.memory.ids)))
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
         config = self.config
@@ -190,7 +189,7 @@ class Co2L(Method):
         rows = choose(labels, new, memory.capacity - len(memory), memory.generator)
         if len(rows):
             split = task.train.take(rows).to(self.current.device)
-            memory.append(Exemplar(split.inputs, split.labels))
+            memory.append(Exemplar(split.inputs, split.labels), split.ids)
 
     def predict(self, inputs: Tensor) -> Tensor:
         logits: Tensor = self.net.classifier(inputs)

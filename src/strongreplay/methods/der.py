@@ -51,7 +51,7 @@ class DER(Method):
             distance = squared_distance(replayed_logits, replayed.logits, self.memory.ragged)
             terms["backward"] = self.config.alpha * distance
         terms = descend(optimizer, terms)
-        self.memory.add(Sample(batch.images, logits.detach()))
+        self.memory.add(Sample(batch.images, logits.detach()), batch.ids)
         return terms
 
     def grow(self, num_classes: int, generator: torch.Generator) -> None:

@@ -58,7 +58,7 @@ class DERPP(Averaging):
             terms["replay"] = self.config.beta * cross_entropy(replayed_logits, replayed.labels)
         terms = descend(optimizer, terms)
         self.follow()
-        self.memory.add(Sample(batch.images, batch.labels, logits.detach()))
+        self.memory.add(Sample(batch.images, batch.labels, logits.detach()), batch.ids)
         return terms
 
     def grow(self, num_classes: int, generator: torch.Generator) -> None:

@@ -43,7 +43,7 @@ class ER(Averaging):
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
         terms = descend(optimizer, self.terms(batch))
         self.follow()
-        self.memory.add(Sample(batch.images, batch.labels))
+        self.memory.add(Sample(batch.images, batch.labels), batch.ids)
         return terms
 
     def terms(self, batch: Batch) -> Terms:

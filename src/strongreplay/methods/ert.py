@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, log_softmax, nll_loss
 from torch.optim import Optimizer
 
-from strongreplay.memory import ChoosyMemory, draw, draw_distinct
+from strongreplay.memory import ChoosyMemory, take_ids
 from strongreplay.methods.base import Method, Problem, ReplayConfig, descend, predict_all, replay_count
 from strongreplay.protocol import Batch, Task, Terms
+from strongreplay.sampling import draw, draw_distinct
 
 
 class Sample(NamedTuple):
@@ -72,7 +73,7 @@ class ERT(Method):
             scores = answers.new_zeros(len(labels))
         if len(slots) and self.config.lars:
             stored.scores.index_copy_(0, slots, scores[len(batch) :])
-        self.remember(Sample(batch.images, batch.labels, scores[: len(batch)]))
+        self.remember(Sample(batch.images, batch.labels, scores[: len(batch)]), batch.ids)
         return terms
 
     def decay(self, optimizer: Optimizer) -> None:
@@ -82,18 +83,18 @@ class ERT(Method):
                 first = group.setdefault("initial_lr", group["lr"])  # PyTorch's own name, saved with the rest
                 group["lr"] = first * self.config.elrd**self.memory.num_seen
 
-    def remember(self, arriving: Sample) -> None:
+    def remember(self, arriving: Sample, ids: Tensor | None = None) -> None:
         memory, config = self.memory, self.config
         if not (config.brs or config.lars):
-            memory.add(arriving)
+            memory.add(arriving, ids)
             return
         if free := memory.capacity - len(memory):
-            memory.append(Sample(*(column[:free] for column in arriving)))
+            memory.append(Sample(*(column[:free] for column in arriving)), take_ids(ids, slice(free)))
         # Each admitted item changes the next one's odds. The slots stay on the device: nothing is waited for.
         for place in memory.entrants(len(arriving.labels)):
             slot = self.choose_victim(memory.rows, draw(memory.generator))
-            for column, values in zip(memory.rows, arriving, strict=True):
-                column.index_copy_(0, slot, values[place : place + 1])
+            entrant = slice(place, place + 1)
+            memory.overwrite(slot, Sample(*(column[entrant] for column in arriving)), take_ids(ids, entrant))
 
     @torch.inference_mode()  # many small operations, quicker without autograd's accounts
     def choose_victim(self, rows: Sample, drawn: float) -> Tensor:

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
-from strongreplay.memory import Memory, first_of_each
+from strongreplay.memory import Memory, take_ids
 from strongreplay.methods.base import Method, Problem, ReplayConfig, descend, predict_all, replay_count
 from strongreplay.protocol import Batch, Task, Terms
+from strongreplay.sampling import first_of_each
 
 
 class Sample(NamedTuple):
@@ -63,7 +64,8 @@ class FDR(Method):
         quota = min(quota, len(order))
         if quota:
             images, logits = self.answers(task.train.inputs, order, quota)
-            self.memory.append(Sample(images, logits, self.num_finished.expand(quota) - 1))
+            ids = take_ids(task.train.ids, order[:quota])
+            self.memory.append(Sample(images, logits, self.num_finished.expand(quota) - 1), ids)
 
     def answers(self, images: Tensor, order: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """The first `count` images of the order and the net's answers to them, on the net's device."""

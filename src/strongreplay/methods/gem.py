@@ -20,10 +20,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
-from strongreplay.memory import Memory, draw_distinct
+from strongreplay.memory import Memory
 from strongreplay.methods.base import Method, MethodConfig, Problem, descend, share_of_memory
 from strongreplay.methods.gradients import descend_along, flat_gradient, trainable
 from strongreplay.protocol import Batch, Task, Terms
+from strongreplay.sampling import draw_distinct
 
 
 class Sample(NamedTuple):
@@ -99,7 +100,8 @@ class GEM(Method):
         rows = draw_distinct(len(task.train), self.share, self.memory.generator)
         chosen = task.train.take(rows).to(next(self.net.parameters()).device)
         self.memory.make_room(len(chosen))
-        self.memory.append(Sample(chosen.inputs, chosen.labels, torch.full_like(chosen.labels, task.index)))
+        tasks = torch.full_like(chosen.labels, task.index)
+        self.memory.append(Sample(chosen.inputs, chosen.labels, tasks), chosen.ids)
         self.known_counts = None
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
-from strongreplay.memory import Memory
+from strongreplay.memory import Memory, take_ids
 from strongreplay.methods.base import Method, Problem, ReplayConfig, descend, replay_count
 from strongreplay.methods.gradients import gradient_products
 from strongreplay.protocol import Batch, Terms
@@ -66,7 +66,8 @@ class GSS(Method):
         room = min(self.config.memory_size - len(self.memory), len(batch))
         if room:
             shared = scores[:1].expand(room)
-            self.memory.append(Sample(batch.images[:room], batch.labels[:room], shared))
+            first = Sample(batch.images[:room], batch.labels[:room], shared)
+            self.memory.append(first, take_ids(batch.ids, slice(room)))
         if room == len(batch):
             return
         # The step's host read: nearly all batches end here. On permuted MNIST, 1 of 2,814 went on that were
@@ -81,7 +82,7 @@ class GSS(Method):
         if len(kept):
             rows = (kept + room).to(batch.labels.device)
             winners = Sample(batch.images[rows], batch.labels[rows], scores[1 + rows])
-            self.memory.put(torch.from_numpy(slots)[kept], winners)
+            self.memory.put(torch.from_numpy(slots)[kept], winners, take_ids(batch.ids, rows))
 
     def score(self, batch: Batch) -> Tensor:
         if len(self.memory) == 0:

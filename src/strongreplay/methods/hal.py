@@ -97,7 +97,7 @@ class HAL(Method):
                 self.follow(batch)
         else:
             optimizer.step()
-        self.memory.add(Sample(batch.images, batch.labels))
+        self.memory.add(Sample(batch.images, batch.labels), batch.ids)
         return {name: term.detach() for name, term in terms.items()}
 
     def anchors_moved(self, anchors: Tensor, optimizer: Optimizer) -> Tensor:

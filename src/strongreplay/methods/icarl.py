@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, normalize, one_hot
 from torch.optim import Optimizer
 
-from strongreplay.memory import Memory, first_of_each, herd
+from strongreplay.memory import Memory
 from strongreplay.methods.base import (
     Method,
     MethodConfig,
@@ -30,6 +30,7 @@ from strongreplay.methods.base import (
 )
 from strongreplay.nets import Classifier
 from strongreplay.protocol import Batch, Split, Task, Terms
+from strongreplay.sampling import first_of_each, herd
 
 
 class Exemplar(NamedTuple):
@@ -65,9 +66,7 @@ class ICaRL(Method):
         self.current.zero_()[list(task.classes)] = True
         if len(self.memory) == 0:
             return task
-        train, (images, labels) = task.train, self.memory.rows
-        images, labels = images.to(train.inputs.device), labels.to(train.labels.device)
-        return task.with_train(Split(torch.cat([train.inputs, images]), torch.cat([train.labels, labels])))
+        return task.with_train(task.train.joined(Split(*self.memory.rows, self.memory.ids)))
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
         logits = self.net(batch.inputs)
@@ -93,8 +92,8 @@ class ICaRL(Method):
         for label in renewed:
             rows = torch.nonzero(labels == label).flatten()
             rows = rows[herd(self.features(inputs[rows]), quota).to(rows.device)]
-            device = self.old.device
-            self.memory.append(Exemplar(inputs[rows].to(device), labels[rows].to(device)))
+            chosen = task.train.take(rows).to(self.old.device)
+            self.memory.append(Exemplar(chosen.inputs, chosen.labels), chosen.ids)
 
     def features(self, images: Tensor, mirrored: bool = False) -> Tensor:
         """(N, D) of stored images, in evaluation mode and without augmentation."""

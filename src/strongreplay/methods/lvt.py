@@ -25,7 +25,7 @@ from torch.nn.functional import cross_entropy, kl_div
 from torch.optim import Optimizer
 
 from strongreplay.errors import ConfigError
-from strongreplay.memory import Memory
+from strongreplay.memory import Memory, take_ids
 from strongreplay.methods.base import (
     Method,
     OldNet,
@@ -180,7 +180,8 @@ class LVT(Method):
         if len(rows):
             tasks = torch.full_like(rows, self.finished)
             logits = self.net.head(features[rows])
-            self.memory.append(Sample(train.inputs[rows], train.labels[rows], tasks, logits))
+            sample = Sample(train.inputs[rows], train.labels[rows], tasks, logits)
+            self.memory.append(sample, take_ids(train.ids, rows))
 
     def get_extra_state(self) -> int:
         return self.finished

@@ -25,7 +25,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 from strongreplay.data.augment.policy import Perturbation, auto_augment, cutmix, perturbations
-from strongreplay.memory import Memory, draw_distinct
+from strongreplay.memory import Memory
 from strongreplay.methods.base import (
     Method,
     MethodConfig,
@@ -37,6 +37,7 @@ from strongreplay.methods.base import (
 )
 from strongreplay.nets import seeded_init
 from strongreplay.protocol import Batch, Task, Terms
+from strongreplay.sampling import draw_distinct
 
 Spacing = Literal["step", "linspace"]
 
@@ -137,9 +138,9 @@ class RM(Method):
         chosen = choose(labels, doubts, quota, memory.capacity, memory.generator, self.config.spacing)
         if num_old:
             memory.keep(chosen[chosen < num_old])
-        new, device = train.take(chosen[chosen >= num_old] - num_old), self.seen.device
+        new = train.take(chosen[chosen >= num_old] - num_old).to(self.seen.device)
         if len(new):
-            memory.append(Sample(new.inputs.to(device), new.labels.to(device)))
+            memory.append(Sample(new.inputs, new.labels), new.ids)
         self.passes.restart()
 
     def doubt(self, images: Tensor) -> Tensor:

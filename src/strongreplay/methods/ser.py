@@ -92,7 +92,7 @@ class SER(Averaging):
         self.follow()
         if config.stored_logits == "after":
             logits = eval_logits(self.net, self.plain_view(batch.images))
-        self.memory.add(Sample(batch.images, batch.labels, logits.detach()))
+        self.memory.add(Sample(batch.images, batch.labels, logits.detach()), batch.ids)
         return terms
 
     def distance(self, logits: Tensor, target: Tensor, ragged: bool = False) -> Tensor:

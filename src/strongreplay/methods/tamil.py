@@ -128,7 +128,7 @@ class TAMiL(Method):
         add_missing(optimizer, self.net.attention[current])
         terms = descend(optimizer, self.terms(batch, current))
         tasks = batch.labels.new_full((len(batch),), current)
-        self.memory.add(Sample(batch.images, batch.labels, tasks))
+        self.memory.add(Sample(batch.images, batch.labels, tasks), batch.ids)
         self.averaged.follow()
         return terms
 

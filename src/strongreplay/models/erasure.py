@@ -5,7 +5,6 @@ drawn and the rest keeps its order. Weights that were trained on the samples sta
 that others made of the folder.
 """
 
-import shutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ from strongreplay.models.memory_view import (
     samples_of,
 )
 from strongreplay.models.store import WORK, Store
-from strongreplay.storage.state import sync_folder
+from strongreplay.storage import files
 
 OnProgress = Callable[[str, int, int], None]
 
@@ -190,8 +189,8 @@ def remove_work(folder: Path) -> None:
     if not folder.exists():
         return
     try:
-        shutil.rmtree(folder)
-        sync_folder(folder.parent)
+        files.remove(folder)
+        files.sync_folder(folder.parent)
     except OSError as error:
         raise RunError(
             f"{folder}: could not be removed ({error.strerror or error}); remove it and repeat, "

@@ -5,6 +5,7 @@ probabilities. Before it gets its name it has answered like PyTorch, to 1e-4, in
 """
 
 import contextlib
+import errno
 import io
 import json
 import logging
@@ -17,13 +18,14 @@ from copy import deepcopy
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import torch
 from torch import Tensor, nn
 
 from strongreplay import __version__
 from strongreplay.errors import ConfigError, DataError, RunError
+from strongreplay.storage import files
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto
@@ -87,7 +89,7 @@ def export_onnx(
     two = cycle(samples, 2)  # the exporter takes a size of 1 for a constant
     reference = Deployed(deepcopy(net), shape, mean, std).cpu().eval()
     check_logits(path, reference, two, len(labels))
-    with beside(path) as temporary:
+    with beside(path) as (temporary, file):
         model = build_model(path, with_plain_layers(deepcopy(reference)), two, INPUTS[len(shape)])
         properties = {
             "labels": json.dumps(list(labels), default=int),  # the integers of numpy, too
@@ -96,7 +98,7 @@ def export_onnx(
             "std": json.dumps([float(value) for value in std]),
             "package": __version__,
         }
-        write_model(temporary, model, {**about, **properties})
+        write_model(file, model, {**about, **properties})
         difference = compare(path, temporary, reference, samples)
         size = temporary.stat().st_size
     opset = next(entry.version for entry in model.opset_import if not entry.domain)
@@ -178,20 +180,17 @@ def check_logits(path: Path, reference: Deployed, samples: Tensor, num_labels: i
 
 
 @contextmanager
-def beside(path: Path) -> Iterator[Path]:
-    """A file that gets its name when all went well, and is gone when not."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+def beside(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
+    """A file that gets its name at the end; one that cannot be written is found before the slow part."""
     try:
-        temporary.touch()  # a folder that cannot be written to is found before the slow part
-        yield temporary
-        temporary.replace(path)
+        if not os.path.lexists(path.parent):  # a typing error makes no folders
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path.parent))
+        with files.replaced(path) as made:
+            yield made
     except OSError as error:
         raise RunError(
             f"{path}: the file could not be written ({error.strerror or error}); choose another place"
         ) from None
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def with_plain_layers(module: nn.Module) -> nn.Module:
@@ -268,16 +267,14 @@ def strip(graph: "GraphProto") -> None:
         strip(inner)
 
 
-def write_model(file: Path, model: "ModelProto", properties: Mapping[str, str]) -> None:
+def write_model(file: BinaryIO, model: "ModelProto", properties: Mapping[str, str]) -> None:
     del model.metadata_props[:]
     for key, value in properties.items():
         # Names of files may be no valid text, and the format allows nothing else.
         text = value.encode(errors="backslashreplace").decode()
         model.metadata_props.add(key=key, value=text)
-    with file.open("wb") as stream:
-        stream.write(model.SerializeToString())
-        stream.flush()
-        os.fsync(stream.fileno())
+    file.write(model.SerializeToString())
+    file.flush()
 
 
 def compare(path: Path, file: Path, reference: Deployed, samples: Tensor) -> float:

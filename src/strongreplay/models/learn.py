@@ -4,7 +4,6 @@ The lesson's state is kept in the store's `work` folder every so often, so an up
 when it is asked for again. The version in use changes only when a new one is whole and has passed.
 """
 
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -21,6 +20,7 @@ from strongreplay.models.model import Model, first_model, model_of
 from strongreplay.models.settings import make_settings
 from strongreplay.models.store import CANDIDATE, WORK, Store, Version
 from strongreplay.models.update import Report, Update
+from strongreplay.storage import files
 from strongreplay.storage.records import fingerprint
 from strongreplay.storage.state import read_newest, write_checkpoint
 from strongreplay.training.engine import Position
@@ -138,7 +138,7 @@ class StoredUpdate:
         else:
             version = None
             store.stage(self.model.parts(), about, act | {"act": "refuse"})
-        shutil.rmtree(self.work, ignore_errors=True)
+        files.remove_quietly(self.work)
         return LearnOutcome(version, report, seconds)
 
     def chunk_told(self) -> str:
@@ -168,7 +168,7 @@ class StoredUpdate:
 
     def resume(self, lesson: Update) -> None:
         if self.order.restart:
-            shutil.rmtree(self.work, ignore_errors=True)
+            files.remove_quietly(self.work)
         found = read_newest(self.work, self.watcher.told)
         if found is None:
             return

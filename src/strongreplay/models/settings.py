@@ -11,8 +11,8 @@ from strongreplay.data.user_data import Label
 from strongreplay.errors import ConfigError
 from strongreplay.methods import METHODS, MethodConfig, method_row
 from strongreplay.models.budget import Budget
-from strongreplay.runs.config import NetConfig, Section, TrainConfig, build_sections, net_faults
 from strongreplay.storage.records import flatten
+from strongreplay.training.settings import NetConfig, Section, TrainConfig, build_sections, net_faults
 
 OWN = "own"  # a net that is no row of NETS: the user brings it along
 DEFAULTS: dict[str, Any] = {"train.lr": 0.03, "train.epochs": 20}

@@ -25,26 +25,24 @@ from safetensors.torch import save as pack_tensors
 
 from strongreplay import __version__
 from strongreplay.errors import ConfigError, DataError, RunError
-from strongreplay.storage import lock
-from strongreplay.storage.state import (
-    MALFORMED,
+from strongreplay.storage import files, lock
+from strongreplay.storage.files import (
     MAX_JSON,
-    Tree,
     manifest_sum,
-    pack,
+    parse_json,
     read_checked,
-    read_plain,
     sha256,
     sync_folder,
-    unpack,
-    write_synced,
 )
+from strongreplay.storage.files import append as append_bytes
+from strongreplay.storage.files import read_bytes as read_plain
+from strongreplay.storage.state import MALFORMED, Tree, pack, unpack
 
 FORMAT = 1
 CANDIDATE = "candidate"
 WORK = "work"  # where an update that is not done yet keeps its checkpoints; they are not looked at here
 FOLDERS = {"objects", "versions", WORK}
-OURS = FOLDERS | {"candidate.json", "current", "history.jsonl", "pending.json", "lock"}
+OURS = FOLDERS | {"candidate.json", "current", "history.jsonl", "pending.json", lock.LOCK, lock.LEASE}
 INSIDE = re.compile(r"[0-9a-f]{64}\.safetensors|v[0-9]{4,9}\.json|state-[0-9]+|\.new-.*")
 NAME = re.compile(r"v[1-9][0-9]{0,8}")
 OBJECT = re.compile(r"[0-9a-f]{64}")
@@ -173,7 +171,7 @@ class Store:
     def stage(self, parts: Mapping[str, Tree], about: dict[str, Any], act: dict[str, Any]) -> None:
         """Keep a refused update aside, in place of the one before it."""
         with self.writing():
-            put(self.candidate, signed(self.draft(parts, about)))
+            files.write_bytes(self.candidate, signed(self.draft(parts, about)))
             self.append(act)
             self.sweep()
 
@@ -256,7 +254,7 @@ class Store:
                 rewritten = manifest | {"parts": parts, "about": retell(manifest["about"])}
                 if not same(rewritten, manifest):
                     sync_folder(self.objects)
-                    put(self.path_of(name), signed(rewritten))
+                    files.write_bytes(self.path_of(name), signed(rewritten))
                     changed.append(name)
             self.sweep()
             self.append(act | {"changed": changed})
@@ -427,11 +425,10 @@ class Store:
     def settle(self) -> None:
         """Finish the act a killed process was at, if its version came into use, or take it back."""
         for folder in (self.folder, self.objects, self.manifests):
-            for path in folder.glob(".new-*"):
-                path.unlink()
+            files.clear_leftovers(folder)
         data = self.told_bytes()
         if not data.endswith(b"\n") and data:
-            os.truncate(self.lines, data.rfind(b"\n") + 1)
+            files.truncate(self.lines, data.rfind(b"\n") + 1)
         if (act := self.under_way()) and self.is_in_use(act["line"]["version"]):
             self.finish(act)
         if name := self.unannounced():
@@ -447,11 +444,13 @@ class Store:
             for path in contents(self.objects):
                 if OBJECT.fullmatch(path.stem) and path.stem not in named:
                     path.unlink()
+            if os.path.isdir(self.objects):
+                sync_folder(self.objects)
 
     def draft(self, parts: Mapping[str, Tree], about: dict[str, Any]) -> Manifest:
         """The manifest of a candidate whose objects are on disk."""
         for folder in (self.objects, self.manifests):
-            folder.mkdir(parents=True, exist_ok=True)
+            files.make_folder(folder)
         manifest = {
             "format": FORMAT,
             "package": __version__,
@@ -476,7 +475,7 @@ class Store:
         try:
             read_checked(file, {"bytes": len(data), "sha256": entry["object"]})
         except DataError:  # not there, or damaged
-            place(file, data)
+            files.write_bytes(file, data, sync=False)
         return entry
 
     def announce(self, manifest: Manifest, act: dict[str, Any], takes_candidate: bool = False) -> Version:
@@ -492,10 +491,10 @@ class Store:
         """Put a version in use; before `current` is replaced nothing has happened, after it all has."""
         line = {"when": now(), **act, "version": name}
         pending = {"line": line, "new": new is not None, "takes_candidate": takes_candidate}
-        put(self.pending, signed(pending))
+        files.write_bytes(self.pending, signed(pending))
         if new is not None:
-            put(self.path_of(name), new)
-        place(self.in_use, f"{name}\n".encode())
+            files.write_bytes(self.path_of(name), new)
+        files.write_bytes(self.in_use, f"{name}\n".encode(), sync=False)
         # The version is in use: what fails from here on is finished by the next writer, from `pending`
         with contextlib.suppress(OSError, DataError):
             sync_folder(self.folder)
@@ -515,11 +514,7 @@ class Store:
         self.write_line({"when": now(), **act, "version": self.peek()})
 
     def write_line(self, line: dict[str, Any]) -> None:
-        with self.lines.open("ab") as file:
-            file.write(signed(line) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        sync_folder(self.folder)
+        append_bytes(self.lines, signed(line) + b"\n")
 
 
 def now() -> str:
@@ -540,19 +535,6 @@ def contents(folder: Path) -> list[Path]:
         ) from None
 
 
-def place(file: Path, data: bytes) -> None:
-    """Write a file under another name and rename it: under its own it is whole."""
-    temporary = file.with_name(f".new-{file.name}")
-    write_synced(temporary, data)
-    os.replace(temporary, file)
-
-
-def put(file: Path, data: bytes) -> None:
-    """Place a file so that it outlives a power cut."""
-    place(file, data)
-    sync_folder(file.parent)
-
-
 def signed(content: dict[str, Any]) -> bytes:
     """One line of JSON with a sum of its own."""
     content = json.loads(json.dumps(content))  # keys as they will be read, or the sum would not fit
@@ -567,7 +549,7 @@ def signed(content: dict[str, Any]) -> bytes:
 def checked(data: bytes, where: object) -> dict[str, Any]:
     """What was signed, without its sum."""
     try:
-        content = json.loads(data)
+        content = parse_json(data)
         number, whole = content.get("format", FORMAT), content["sum"] == manifest_sum(content)
         newer = number > FORMAT
     except MALFORMED as error:

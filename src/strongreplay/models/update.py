@@ -15,11 +15,11 @@ from torch import Tensor
 from strongreplay.data import images as codec
 from strongreplay.data.user_data import Chunk, Label, digests
 from strongreplay.errors import ConfigError, DataError
-from strongreplay.memory import draw_distinct
 from strongreplay.models.gate import GUARD, HELD_OUT, Tally, Verdict, compare, count_right
 from strongreplay.models.model import HeldOut, Model, Origin
 from strongreplay.protocol import Split, Task, derive_generator
 from strongreplay.runs.trainer import make_optimizer
+from strongreplay.sampling import draw_distinct
 from strongreplay.training.engine import OnStep, TaskProgress, steps_in_epoch, train_task
 
 ENOUGH = 5  # samples of a class from which at least one is held out

@@ -1,6 +1,6 @@
 """Remembered samples as files: images in class folders, or features as one array file, and a list of all."""
 
-import csv
+import io
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +11,7 @@ from torch import Tensor
 from strongreplay.data.user_data import Label
 from strongreplay.errors import ConfigError, RunError
 from strongreplay.models.memory_view import Remembered
+from strongreplay.storage import files
 
 HEADER = ("path", "label", "id", "source", "lesson", "kind")
 MANIFEST, FEATURES = "manifest.csv", "features.npz"
@@ -28,17 +29,18 @@ def write_samples(
     """Into a folder that is new or empty; nothing is written outside it."""
     expect_empty(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        files.make_folder(folder)
         paths = write_images(folder, samples, images, progress) if images.dim() == 4 else []
         if images.dim() == 2 and len(samples):
             labels = [one.label for one in samples]
-            np.savez(folder / FEATURES, inputs=images.numpy(), labels=label_array(labels))
-        with (folder / MANIFEST).open("w", encoding="utf-8", newline="") as file:
-            rows = csv.writer(file)
-            rows.writerow(HEADER)
-            for row, one in enumerate(samples):
-                path = paths[row] if paths else f"{FEATURES}#{row}"
-                rows.writerow((path, one.label, one.id, one.source, one.lesson, one.kind))
+            with files.replaced(folder / FEATURES) as (_, file):
+                np.savez(file, inputs=images.numpy(), labels=label_array(labels))
+        paths = paths or [f"{FEATURES}#{row}" for row in range(len(samples))]
+        rows = [
+            (path, one.label, one.id, one.source, one.lesson, one.kind)
+            for path, one in zip(paths, samples, strict=True)
+        ]
+        files.write_text(folder / MANIFEST, files.csv_text([HEADER, *rows]))
     except OSError as error:
         raise RunError(
             f"{folder}: could not be written ({error.strerror or error}); make room or choose another folder"
@@ -69,9 +71,10 @@ def write_images(
         while (name := f"{path}{f'-{copy}' if copy > 1 else ''}.png") in paths:
             copy += 1
         paths[name] = None
-        (folder / name).parent.mkdir(exist_ok=True)
         pixels = image[0] if len(image) == 1 else np.ascontiguousarray(image.transpose(1, 2, 0))
-        Image.fromarray(pixels).save(folder / name)
+        buffer = io.BytesIO()
+        Image.fromarray(pixels).save(buffer, "PNG")
+        files.write_bytes(folder / name, buffer.getvalue())
         if row % PROGRESS_STEP == 0:
             progress("writing images", row, len(samples))
     return list(paths)

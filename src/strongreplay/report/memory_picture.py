@@ -1,13 +1,7 @@
-"""What a memory holds, as one picture: read from the state kept beside a record, without torch.
-
-A state is a folder of numbered checkpoints, each a manifest with sizes and sums, a tree (JSON) and tensors
-(safetensors). The newest that is whole is used; nothing of it is executed.
-"""
+"""What a memory holds, as one picture: read from the checkpoints beside a record, without torch."""
 
 import base64
-import hashlib
 import io
-import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,10 +13,9 @@ import numpy.typing as npt
 from PIL import Image
 
 from strongreplay.errors import DataError
+from strongreplay.storage import files
+from strongreplay.storage.checkpoints import TENSORS, checkpoints, read_files
 
-FORMAT = 1  # of checkpoints
-TENSORS, TREE, MANIFEST = "tensors.safetensors", "tree.json", "manifest.json"
-MAX_JSON = 2**28  # bytes
 MOST_IMAGES = 200
 MOST_ROWS = 20  # classes that get a row of their own
 LARGEST = 32  # pixels a side; larger images are shrunk
@@ -50,7 +43,7 @@ class MemoryPicture:
 
 
 def grid_of(folder: Path, tell: Callable[[str], None]) -> MemoryPicture | None:
-    """The memory in the newest whole checkpoint of a `.state` folder; `tell` hears of each damaged one."""
+    """The memory in the newest whole checkpoint of a folder; `tell` is called for each damaged one."""
     for path in checkpoints(folder):
         try:
             contents = read_contents(path)
@@ -61,69 +54,22 @@ def grid_of(folder: Path, tell: Callable[[str], None]) -> MemoryPicture | None:
     return None
 
 
-def checkpoints(folder: Path) -> list[Path]:
-    """The newest first."""
-    if folder.is_symlink() or not folder.is_dir():
-        return []
-    return sorted((path for path in folder.glob("state-*") if path.is_dir()), reverse=True)
-
-
 def read_contents(path: Path) -> MemoryContents | None:
     """None where the run kept no images; a DataError where the checkpoint is not whole."""
     from safetensors import SafetensorError, safe_open
 
-    manifest = read_manifest(path)
-    for name in (TENSORS, TREE):
-        check(path / name, manifest["files"][name])
+    _, _, tree = read_files(path)
     try:
-        count = find_number(json.loads((path / TREE).read_bytes()), "num_filled")
+        count = find_number(files.parse_json(tree), "num_filled")
         with safe_open(path / TENSORS, framework="np") as tensors:
             names = {name.rpartition(".")[2]: name for name in tensors.keys() if "/memory." in name}  # noqa: SIM118
             if "images" not in names:
                 return None
             images = tensors.get_tensor(names["images"])[:count]
             labels = tensors.get_tensor(names["labels"])[:count] if "labels" in names else None
-    except (SafetensorError, OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+    except (SafetensorError, OSError, ValueError, TypeError, KeyError) as error:
         raise DataError(f"{path}: not a checkpoint of this package ({error}); remove the folder") from None
     return checked(path, images, labels)
-
-
-def read_manifest(path: Path) -> dict[str, Any]:
-    file = path / MANIFEST
-    try:
-        if file.is_symlink() or file.stat().st_size > MAX_JSON:
-            raise DataError(f"{file}: a link, or too large for a manifest; remove {path}")
-        manifest: dict[str, Any] = json.loads(file.read_bytes())
-        rest = {key: value for key, value in manifest.items() if key != "sum"}
-        whole = hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest() == manifest["sum"]
-        number = int(manifest["format"])
-    except OSError as error:
-        raise DataError(f"{file}: not readable ({error.strerror or error}); remove {path}") from None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{file}: not a manifest ({type(error).__name__}: {error}); remove {path}") from None
-    if number > FORMAT:
-        raise DataError(f"{file}: checkpoint format {number} is newer than {FORMAT}; update strongreplay")
-    if not whole or not {TENSORS, TREE} <= manifest["files"].keys():
-        raise DataError(f"{file}: the manifest is damaged (its sum does not fit); remove {path}")
-    return manifest
-
-
-def check(file: Path, entry: dict[str, Any]) -> None:
-    """A file of the size and sum that the manifest tells; a link could lead anywhere and is refused."""
-    try:
-        if file.is_symlink() or not file.is_file():
-            raise DataError(f"{file}: missing, or a link; remove {file.parent}")
-        size = file.stat().st_size
-        if size != entry["bytes"]:
-            raise DataError(f"{file}: {size} bytes instead of {entry['bytes']}; remove {file.parent}")
-        with file.open("rb") as opened:
-            found = hashlib.file_digest(opened, "sha256").hexdigest()
-    except OSError as error:
-        raise DataError(f"{file}: not readable ({error.strerror or error})") from None
-    if found != entry["sha256"]:
-        raise DataError(f"{file}: its SHA-256 does not fit the manifest, it is damaged; remove {file.parent}")
 
 
 def checked(path: Path, images: Any, labels: Any) -> MemoryContents | None:

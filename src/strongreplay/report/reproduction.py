@@ -1,7 +1,5 @@
 """Verdicts as text: Markdown, CSV, LaTeX, and the table that opens the README. No torch in here."""
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
@@ -9,6 +7,7 @@ from strongreplay.report.styles import PRINTED, TITLES
 from strongreplay.report.tables import tuned_fingerprint
 from strongreplay.report.verdicts import Cell, Estimate, MethodComparison, estimate
 from strongreplay.runs.paper import TARGETS
+from strongreplay.storage.files import csv_text
 from strongreplay.storage.records import RunRecord, fingerprint
 
 COLUMNS = ("cell", "published", "ours", "difference", "verdict", "cpu", "note")
@@ -81,20 +80,18 @@ def as_csv(cells: Iterable[Cell]) -> str:
         "cell,target,stream,memory,method,setting,score,published_mean,published_sd,published_n,ours_mean,ours_sd,"
         "ours_n,ours_margin,difference,cpu_mean,cpu_n,verdict,note,why_none"
     )
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(head.split(","))
+    rows: list[Sequence[object]] = [head.split(",")]
     for cell in cells:
         item, ours = cell.item, cell.ours
         mine = (ours.mean, ours.deviation, ours.count, ours.margin) if ours else (None,) * 4
         cpu = (cell.cpu.mean, cell.cpu.count) if cell.cpu else (None, None)
         numbers = (item.mean, item.deviation, item.count, *mine, cell.difference, *cpu)
-        writer.writerow(
+        rows.append(
             [item.name, item.target, item.stream, item.memory_size, item.method, item.scenario, item.score]
             + ["" if value is None else f"{value:.6g}" for value in numbers]
             + [cell.verdict, item.note, item.why_none]
         )
-    return out.getvalue()
+    return csv_text(rows)
 
 
 def as_latex(cells: Sequence[Cell]) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from textwrap import fill
 
 from strongreplay import metrics
-from strongreplay.report.tables import Group, Summary, summarise
+from strongreplay.report.tables import Group, Summary
 from strongreplay.runs.paper import METHODS
 
 # Okabe and Ito's palette, told apart by colour-blind readers. Yellow is left out because it fades on white,
@@ -122,5 +122,4 @@ def told(score: Summary) -> str:
 
 def score_of(group: Group, scenario: str, name: str) -> Summary | None:
     """Over the seeds that have it."""
-    scores = [r.results["accuracy"][scenario].get(name) for r in group.records if scenario in r.scenarios]
-    return summarise(scores)
+    return group.score(scenario, name)

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from io import StringIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -17,6 +17,8 @@ import matplotlib
 from matplotlib.artist import Artist
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+from strongreplay.storage import files
 
 SVG = "{http://www.w3.org/2000/svg}"
 LINK = "{http://www.w3.org/1999/xlink}href"
@@ -47,14 +49,15 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
 
 def write(figure: Figure, path: Path) -> Path:
     """One file, of the kind its suffix says, on white."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".svg":
         root = svg_tree(figure)
         root.set("color", "black")  # also where the text around it is light
-        path.write_text(ET.tostring(root, encoding="unicode") + "\n", encoding="utf-8")
+        files.write_text(path, ET.tostring(root, encoding="unicode") + "\n")
     else:
         settle(figure)
-        figure.savefig(path, dpi=DPI)
+        buffer = BytesIO()
+        figure.savefig(buffer, dpi=DPI, format=path.suffix.removeprefix(".") or "png")
+        files.write_bytes(path, buffer.getvalue())
     return path
 
 

@@ -13,8 +13,7 @@ from statistics import median
 import torch
 from torch.nn.functional import cross_entropy
 
-from strongreplay.data.datasets import DATASETS
-from strongreplay.data.streams import STREAMS
+from strongreplay.data.streams import describe_stream
 from strongreplay.methods import METHODS
 from strongreplay.nets import build_net
 from strongreplay.protocol import derive_generator
@@ -27,14 +26,10 @@ Trial = tuple[str, int | None, tuple[int, ...], int, int]  # net, width, input s
 
 def num_steps(config: RunConfig) -> int:
     """Of all tasks; what a method adds to a task from memory is not counted."""
-    row, train = STREAMS[config.stream], config.train
-    dataset = DATASETS[row.dataset]
-    num_tasks = min(row.num_tasks, config.data.tasks or row.num_tasks)
-    size = dataset.num_train if row.scenario == "domain-il" else dataset.num_train / row.num_tasks
-    size *= 1 - config.data.validation
+    train, sizes = config.train, describe_stream(config.stream, config.data.options).num_train
     if METHODS[config.method_name].on_union:
-        return ceil(size * num_tasks / train.batch_size) * train.epochs_of(0)
-    return sum(ceil(size / train.batch_size) * train.epochs_of(index) for index in range(num_tasks))
+        sizes = (sum(sizes),)
+    return sum(ceil(size / train.batch_size) * train.epochs_of(index) for index, size in enumerate(sizes))
 
 
 def seconds(config: RunConfig) -> float:
@@ -43,9 +38,9 @@ def seconds(config: RunConfig) -> float:
 
 
 def trial_of(config: RunConfig) -> Trial:
-    dataset = DATASETS[STREAMS[config.stream].dataset]
+    info = describe_stream(config.stream, config.data.options)
     net, size = config.net, config.train.batch_size
-    return net.name, net.width, dataset.shape, dataset.num_classes, size
+    return net.name, net.width, info.input_shape, info.num_classes, size
 
 
 @cache

@@ -7,7 +7,6 @@ parent that is gone is a reason to stop, with the state kept.
 
 import multiprocessing
 import os
-import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +21,8 @@ import torch
 from strongreplay.errors import DataError, SerError
 from strongreplay.runs.config import RunConfig, config_of
 from strongreplay.runs.run import Interrupted, Scores, StoppedRun, Watcher, run, state_folder
-from strongreplay.storage.records import RunRecord, read_record, record_path, write_record, write_text
+from strongreplay.storage import files
+from strongreplay.storage.records import RunRecord, read_record, record_path, write_record
 from strongreplay.training.engine import Position
 
 TELL_SECONDS = 0.5  # between two messages about a run's steps
@@ -68,11 +68,11 @@ def run_recorded(config: RunConfig, session: RunOptions, watcher: Watcher) -> Ru
         )
     except StoppedRun as error:
         kept = path.with_suffix(".stopped")
-        write_text(kept, error.record.to_json())
+        files.write_text(kept, error.record.to_json())
         raise StoppedRun(f"{name_of(config)} stopped at {error}. Kept so far: {kept}", error.record) from None
     write_record(session.out, record)
     if not session.keep_state:
-        shutil.rmtree(state_folder(session.out, config), ignore_errors=True)
+        files.remove_quietly(state_folder(session.out, config))
     return record
 
 

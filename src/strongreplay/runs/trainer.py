@@ -6,12 +6,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from strongreplay import metrics
-from strongreplay.data.streams import Stream, accumulate, build_stream, first_tasks, hold_out
+from strongreplay.data.streams import Stream, accumulate, build_stream
 from strongreplay.methods import METHODS, Method
 from strongreplay.nets import build_net
 from strongreplay.protocol import Problem, Task, View, derive_generator
@@ -227,10 +226,7 @@ class Trainer:
 
 
 def make_stream(config: RunConfig, folder: Path | None, watcher: Watcher) -> Stream:
-    stream = build_stream(config.stream, config.seed, folder, watcher.loading)
-    if config.data.tasks:
-        stream = first_tasks(stream, config.data.tasks)
-    return hold_out(stream, config.data.validation, config.seed) if config.data.validation else stream
+    return build_stream(config.stream, config.seed, folder, watcher.loading, config.data.options)
 
 
 def make_method(config: RunConfig, stream: Stream, replayed_view: View) -> Method:
@@ -267,14 +263,9 @@ def summarise(board: ScoreTable) -> dict[str, Any]:
     for scenario in untrained:
         table = [row[scenario] for row in board.rows]
         matrix, before = metrics.as_matrix(table), metrics.as_matrix([untrained[scenario]])[0]
-        whole = len(matrix) == matrix.shape[1]  # not so for joint training, nor before the last task
         summary[scenario] = {
             "matrix": table,
             "untrained": untrained[scenario],
-            "average_accuracy": None if np.isnan(matrix[-1]).any() else metrics.average_accuracy(matrix),
-            "forgetting": metrics.forgetting(matrix) if whole else None,
-            "forgetting_reference": metrics.forgetting_reference(matrix) if whole else None,
-            "backward_transfer": metrics.backward_transfer(matrix) if whole else None,
-            "forward_transfer": metrics.forward_transfer(matrix, before) if whole else None,
+            **metrics.compute_all(matrix, before),
         }
     return summary

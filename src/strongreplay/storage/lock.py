@@ -1,75 +1,189 @@
-"""One process at a time on a folder; the system lets go of the lock when its owner dies."""
+"""One process at a time on a folder.
+
+The lock is the system's (`flock`): it ends with its owner, and the file `lock` tells who that is. Many
+network drives have no such locks. There the file `lock.lease` is the lock: only one process can create it,
+its owner renews it every 10 seconds, and one that was not renewed for 30 seconds counts as left behind.
+"""
 
 import contextlib
+import errno
 import os
 import socket
+import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TextIO
 
-from strongreplay.errors import RunError
+from filelock import SoftFileLease, Timeout
+
+from strongreplay.errors import DataError, RunError
+from strongreplay.storage import files
+
+LOCK, LEASE = "lock", "lock.lease"
+LEASE_SECONDS, RENEW_SECONDS = 30.0, 10.0
+POLL_SECONDS = 0.05
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS)
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes off the folder, or say who is there; folders made for nothing are taken away."""
+def locked(folder: Path, wait: bool = False) -> Iterator[None]:
+    """Keep other processes off the folder, or say who is there; `wait` waits until it is free.
+
+    Folders that were made for the lock alone are removed again.
+    """
     made = [path for path in [folder, *folder.parents] if not os.path.exists(path)]
-    file = open_lock(folder)
-    with file:
+    try:
+        handle = open_lock(folder, wait)
+    except OSError as error:
+        raise unusable(folder, error) from None
+    lease = None
+    try:
+        lease = take_lease(folder, wait) if handle is None or os.path.lexists(folder / LEASE) else None
+        if handle is not None:
+            sign(folder, handle)
+        yield
+    finally:
+        if handle is not None:
+            files.remove_quietly(folder / LOCK)
+            os.close(handle)
+        if lease:
+            with contextlib.suppress(OSError):
+                lease.release()
+        with contextlib.suppress(OSError):  # one that is not empty stays, and so do those above it
+            for path in made:
+                path.rmdir()
+    if lease and lease.compromise:
+        raise RunError(
+            f"{folder / LEASE}: could not be renewed for {LEASE_SECONDS:.0f} seconds, another process may "
+            "have written at the same time; check the folder and run one process at a time"
+        )
+
+
+def open_lock(folder: Path, wait: bool) -> int | None:
+    """The open and locked file, or none where the file system has no locks."""
+    if folder.is_symlink():
+        raise RunError(f"{folder}: a link where a folder should be; remove it or choose another folder")
+    while True:
+        files.make_folder(folder)
         try:
-            sign(folder, file)
-            yield
+            handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | files.NOFOLLOW, 0o666)
+        except FileNotFoundError:  # the last owner removed the folder
+            continue
+        taken: bool | None = False
+        try:
+            if (taken := try_lock(folder, handle)) is None:
+                return None
+            if taken:
+                return handle
+            if not wait and is_at(handle, folder / LOCK):
+                raise busy(folder, read_text(handle))
         finally:
-            (folder / "lock").unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # one that is not empty stays, and so do those above it
-                for path in made:
-                    path.rmdir()
+            if not taken:
+                os.close(handle)
+        time.sleep(POLL_SECONDS)
 
 
-def open_lock(folder: Path) -> TextIO:
-    path = folder / "lock"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        while True:
-            file = path.open("a+")
-            if not take_lock(file.fileno()):
-                file.seek(0)
-                owner = file.read(200).strip() or "another process"
-                file.close()
-                raise RunError(f"{folder}: {owner} is at work here; wait for it or stop it")
-            if path.exists() and os.fstat(file.fileno()).st_ino == path.stat().st_ino:
-                return file
-            file.close()  # its last owner took it away between our two calls
-    except OSError as error:
-        raise unusable(folder, error) from None
+def try_lock(folder: Path, handle: int) -> bool | None:
+    """Whether the lock is ours now; none where there are no locks."""
+    expect_plain(folder / LOCK, handle)
+    taken = take_lock(handle)
+    if taken is None:
+        refuse_foreign(folder, handle)
+        files.remove_quietly(folder / LOCK)
+    elif taken and not is_at(handle, folder / LOCK):  # its last owner removed it between our two calls
+        return False
+    return taken
 
 
-def sign(folder: Path, file: TextIO) -> None:
-    """Say who is there; a disk without room for that has none for a state."""
-    owner = f"process {os.getpid()} on {socket.gethostname()}, since {datetime.now(UTC):%F %T} UTC\n"
-    try:
-        file.truncate(0)
-        os.write(file.fileno(), owner.encode())  # past the buffer, which would fail again when closed
-    except OSError as error:
-        raise unusable(folder, error) from None
+def expect_plain(path: Path, handle: int) -> None:
+    """The file is emptied when it is signed, so it must not be another one under a second name."""
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        raise RunError(f"{path}: a link, or no file, where a lock should be; remove it")
 
 
-def unusable(folder: Path, error: OSError) -> RunError:
-    reason = error.strerror or error
-    return RunError(f"{folder}: no state can be kept there ({reason}); mend that or choose another folder")
+def is_at(handle: int, path: Path) -> bool:
+    """Whether an open file still has that name."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(handle), os.lstat(path))
+    return False
 
 
-def take_lock(handle: int) -> bool:
+def take_lock(handle: int) -> bool | None:
+    """Whether it could be had; none where there are no locks."""
     try:
         import fcntl
-    except ImportError:  # Windows: two writers are not kept apart there
-        return True
+    except ImportError:  # Windows
+        return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # a file system without locks
-        return True
+    except OSError as error:
+        if error.errno in NO_LOCKS:
+            return None
+        raise
     return True
+
+
+def refuse_foreign(folder: Path, handle: int) -> None:
+    """On a shared drive a machine that has locks may hold one that this machine cannot see."""
+    if owner := read_text(handle):
+        raise RunError(
+            f"{folder / LOCK}: taken by {owner}, and this file system cannot tell whether it is at work; if "
+            "it is not, remove the file"
+        )
+
+
+def take_lease(folder: Path, wait: bool) -> SoftFileLease:
+    """The lock of file systems without locks; the owner on another machine is given time to renew it."""
+    lease = SoftFileLease(folder / LEASE, lease_duration=LEASE_SECONDS, heartbeat_interval=RENEW_SECONDS)
+    patience = -1.0 if wait else 0.0
+    while True:
+        try:
+            lease.acquire(timeout=patience, poll_interval=POLL_SECONDS)
+            return lease
+        except Timeout:
+            owner = lease_owner(folder)
+            # Whether a process on this machine is alive is known at once.
+            if patience or not owner or owner.endswith(f" on {socket.gethostname()}"):
+                raise busy(folder, owner) from None
+            patience = LEASE_SECONDS + RENEW_SECONDS
+        except OSError as error:
+            raise unusable(folder, error) from None
+
+
+def lease_owner(folder: Path) -> str:
+    with contextlib.suppress(DataError, KeyError, ValueError):
+        lines = files.read_bytes(folder / LEASE, 2000).decode().splitlines()[1:]
+        told = dict(line.split("=", 1) for line in lines)
+        return f"process {told['pid']} on {told['host']}"
+    return ""
+
+
+def sign(folder: Path, handle: int) -> None:
+    """Write who is there; a disk without room for that has none for a state."""
+    owner = f"process {os.getpid()} on {socket.gethostname()}, since {datetime.now(UTC):%F %T} UTC\n"
+    try:
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, owner.encode(), 0)
+    except OSError as error:
+        raise unusable(folder, error) from None
+
+
+def read_text(handle: int) -> str:
+    os.lseek(handle, 0, os.SEEK_SET)
+    return os.read(handle, 200).decode(errors="replace").strip()
+
+
+def busy(folder: Path, owner: str) -> RunError:
+    return RunError(f"{folder}: {owner or 'another process'} is at work here; wait for it or stop it")
+
+
+def unusable(folder: Path, error: OSError) -> RunError:
+    if error.errno == errno.ELOOP:
+        return RunError(f"{folder / LOCK}: a link where a lock should be; remove it")
+    reason = error.strerror or error
+    return RunError(f"{folder}: no state can be kept there ({reason}); mend that or choose another folder")

@@ -12,9 +12,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from strongreplay import metrics
 from strongreplay.errors import DataError
+from strongreplay.storage import files
 
 FORMAT = 1
+MAX_BYTES = 2**26  # of a record
 DEEPEST = 32  # levels of a record; more would break those who walk through it, such as `flatten`
 PER_CENT = 100 + 1e-6  # with room for what a mean rounds up
 
@@ -67,9 +70,15 @@ class RunRecord:
         return json.dumps(asdict(self), indent=1, allow_nan=False) + "\n"
 
     def score(self, scenario: str, name: str) -> float | None:
-        """One number, such as score("class-il", "average_accuracy")."""
-        value: float | None = self.results["accuracy"][scenario].get(name)
-        return value
+        """One number, such as score("class-il", "average_accuracy"); newer ones are computed."""
+        held = self.results["accuracy"][scenario]
+        if name in held or name not in metrics.METRICS:
+            value: float | None = held.get(name)
+            return value
+        matrix = metrics.as_matrix(held["matrix"])
+        width = matrix.shape[1]
+        untrained = metrics.as_matrix([held.get("untrained", []), [None] * width])[0, :width]
+        return metrics.compute(name, matrix, untrained)
 
 
 def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -105,41 +114,27 @@ def record_path(folder: Path, config: dict[str, Any]) -> Path:
     return folder / str(config["stream"]) / name / f"seed-{config['seed']}.json"
 
 
-def write_text(path: Path, text: str) -> None:
-    """The whole text or nothing: written beside its place, synced, renamed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def write_record(folder: Path, record: RunRecord) -> Path:
     path = record_path(folder, record.config)
-    write_text(path, record.to_json())
+    files.write_text(path, record.to_json())
     return path
 
 
 def read_record(path: Path) -> RunRecord:
     """One record, or a DataError that says what is wrong with the file."""
     remedy = "remove it and run again"
+    if not os.path.lexists(path):
+        raise DataError(f"{path}: no such record; see the files in {path.parent}")
+    data = files.read_bytes(path, MAX_BYTES, remedy, follow=True)
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such record; see the files in {path.parent}") from None
-    except (OSError, ValueError, RecursionError) as error:
+        raw = files.parse_json(data.decode(), DEEPEST)
+    except ValueError as error:
         raise DataError(f"{path}: not readable as JSON ({error}); {remedy}") from None
     if not isinstance(raw, dict) or type(raw.get("format")) is not int:
         raise DataError(f"{path}: not a run record (no format number); {remedy}")
     if raw["format"] > FORMAT:
         raise DataError(f"{path}: record format {raw['format']} is newer than {FORMAT}; update strongreplay")
     try:
-        _expect(_depth_fits(raw, DEEPEST), f"at most {DEEPEST} levels", "more")
         # JSON can tell of infinities and halves of characters, which could not be written or shown again.
         json.dumps(raw, allow_nan=False, ensure_ascii=False).encode()
         check_config(raw["config"])
@@ -156,13 +151,6 @@ def read_record(path: Path) -> RunRecord:
 def _expect(holds: bool, rule: str, got: object) -> None:
     if not holds:
         raise ValueError(f"expected {rule}, got {str(got)[:80]}")
-
-
-def _depth_fits(value: Any, levels: int) -> bool:
-    inner = value.values() if isinstance(value, dict) else value
-    return levels > 0 and all(
-        _depth_fits(part, levels - 1) for part in inner if isinstance(part, dict | list)
-    )
 
 
 def _is_number(value: object, limit: float) -> bool:

@@ -1,16 +1,7 @@
-"""Checkpoints: a tree of tensors and plain values as a folder that is written whole or not at all.
-
-A checkpoint is a folder of three files: the tensors (safetensors), the rest of the tree (JSON), and a
-manifest with the size and SHA-256 of both and a sum of its own. It is written under another name, synced and
-renamed, so under its right name it is whole. Reading checks names, sizes and sums before anything else, and
-executes nothing from the files.
-"""
+"""State: a tree of tensors and plain values, written as a checkpoint and read back to the bit."""
 
 import contextlib
-import hashlib
 import json
-import os
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,11 +15,18 @@ from torch import Tensor
 
 from strongreplay import __version__
 from strongreplay.errors import DataError, RunError
+from strongreplay.storage import files
+from strongreplay.storage.checkpoints import (
+    FORMAT,
+    MANIFEST,
+    TENSORS,
+    TREE,
+    checkpoints,
+    last_good,
+    next_path,
+    read_files,
+)
 
-FORMAT = 1
-TENSORS, TREE, MANIFEST = "tensors.safetensors", "tree.json", "manifest.json"
-MAX_JSON = 2**28  # bytes; a tree of that size is not one of ours
-PREFIX = "state-"
 # What parsing and unpacking raise on bytes that this package did not write.
 MALFORMED = (
     SafetensorError,
@@ -107,31 +105,14 @@ def write_checkpoint(
     keep: int = 2,
     remedy: str = "make room or choose another folder with --out",
 ) -> Path:
-    """Write the next one whole, then forget all but the newest `keep`; the old ones stay if it fails."""
-    path = folder / f"{PREFIX}{next_number(folder):06d}"
-    temporary = folder / f".new-{os.getpid()}"
+    """Write the next checkpoint whole, then remove all but the newest `keep`."""
+    path = next_path(folder)
+    plain, tensors = pack(tree)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        clear_leftovers(folder)
-        temporary.mkdir()
-        plain, tensors = pack(tree)
-        files = {TENSORS: pack_tensors(tensors), TREE: json.dumps(plain, allow_nan=True).encode()}
-        manifest = {
-            "format": FORMAT,
-            "package": __version__,
-            "written": datetime.now(UTC).isoformat(timespec="seconds"),
-            **about,
-            "files": {name: {"bytes": len(data), "sha256": sha256(data)} for name, data in files.items()},
-        }
-        manifest["sum"] = manifest_sum(manifest)
-        files[MANIFEST] = json.dumps(manifest, indent=1).encode()
-        for name, data in files.items():
-            write_synced(temporary / name, data)
-        sync_folder(temporary)
-        temporary.rename(path)
-        sync_folder(folder)
+        files.make_folder(folder)
+        files.clear_leftovers(folder)
+        write_files(path, {TENSORS: pack_tensors(tensors), TREE: json.dumps(plain).encode()}, about)
     except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
         with contextlib.suppress(OSError):  # unless something is in it
             folder.rmdir()
         raise RunError(
@@ -139,61 +120,29 @@ def write_checkpoint(
             f"{remedy}. {last_good(folder)}"
         ) from None
     for old in checkpoints(folder)[keep:]:
-        shutil.rmtree(old, ignore_errors=True)
+        files.remove_quietly(old)
     return path
 
 
-def next_number(folder: Path) -> int:
-    """Above all that are there, damaged ones too: nothing is ever written over."""
-    numbers = [path.name.removeprefix(PREFIX) for path in checkpoints(folder)]
-    return 1 + max((int(number) for number in numbers if number.isdecimal()), default=0)
-
-
-def write_synced(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def clear_leftovers(folder: Path) -> None:
-    """What a killed process was writing; the caller holds the lock, so nobody is writing it now."""
-    for path in folder.glob(".new-*"):
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def last_good(folder: Path) -> str:
-    found = checkpoints(folder)
-    return f"The last good one is {found[0]}" if found else "There is no earlier one"
-
-
-def checkpoints(folder: Path) -> list[Path]:
-    """The newest first."""
-    if not folder.is_dir():
-        return []
-    found = [path for path in folder.iterdir() if path.name.startswith(PREFIX) and path.is_dir()]
-    return sorted(found, key=lambda path: path.name, reverse=True)
-
-
-def folders_with_state(folder: Path) -> list[Path]:
-    """The folder itself or those of runs inside it, if they have checkpoints."""
-    found = [folder]
-    for place, inside, _ in os.walk(folder):  # which is not put out by folders that come and go meanwhile
-        found += [Path(place, name) for name in inside if name.endswith(".state")]
-        inside[:] = [name for name in inside if not name.endswith(".state")]
-    return [path for path in sorted(found) if checkpoints(path)]
+def write_files(path: Path, contents: dict[str, bytes], about: dict[str, Any]) -> None:
+    """The folder of a checkpoint, with the manifest of what is in it."""
+    entries = {name: {"bytes": len(data), "sha256": files.sha256(data)} for name, data in contents.items()}
+    manifest = {
+        "format": FORMAT,
+        "package": __version__,
+        "written": datetime.now(UTC).isoformat(timespec="seconds"),
+        **about,
+        "files": entries,
+    }
+    manifest["sum"] = files.manifest_sum(manifest)
+    with files.new_folder(path) as folder:
+        for name, data in {**contents, MANIFEST: json.dumps(manifest, indent=1).encode()}.items():
+            with files.new_file(folder / name) as file:
+                file.write(data)
 
 
 def read_newest(folder: Path, tell: Callable[[str], None] = lambda text: None) -> Checkpoint | None:
-    """The newest checkpoint that is whole; `tell` hears of each that is not."""
+    """The newest checkpoint that is whole; `tell` is called with a sentence about each that is not."""
     for path in checkpoints(folder):
         try:
             return read_checkpoint(path)
@@ -204,80 +153,11 @@ def read_newest(folder: Path, tell: Callable[[str], None] = lambda text: None) -
 
 def read_checkpoint(path: Path) -> Checkpoint:
     """Everything of one checkpoint, or a DataError that names the file at fault."""
-    manifest = read_manifest(path)
-    tensors_bytes, tree_bytes = (
-        read_checked(path / name, manifest["files"][name]) for name in (TENSORS, TREE)
-    )
+    manifest, tensors, tree = read_files(path)
     try:
-        tensors = parse_tensors(tensors_bytes)
-        tree = unpack(json.loads(tree_bytes), tensors)
-        if not isinstance(tree, dict):
+        found = unpack(files.parse_json(tree), parse_tensors(tensors))
+        if not isinstance(found, dict):
             raise TypeError("the tree is no dict")
     except MALFORMED as error:
         raise DataError(f"{path}: not a checkpoint of this package ({error}); remove the folder") from None
-    return Checkpoint(path, manifest, migrate(manifest["format"], tree))
-
-
-def read_manifest(path: Path) -> dict[str, Any]:
-    file = path / MANIFEST
-    try:
-        manifest = json.loads(read_plain(file, MAX_JSON))
-        whole = manifest["sum"] == manifest_sum(manifest)
-        number, files = int(manifest["format"]), manifest["files"]
-        known = sorted(files) == sorted((TENSORS, TREE)) and all(
-            int(files[name]["bytes"]) >= 0 for name in files
-        )
-    except MALFORMED as error:
-        raise DataError(f"{file}: not a manifest ({type(error).__name__}: {error}); remove {path}") from None
-    if number > FORMAT:
-        raise DataError(f"{file}: checkpoint format {number} is newer than {FORMAT}; update strongreplay")
-    if not (whole and known) or number < 1:
-        raise DataError(f"{file}: the manifest is damaged (its sum does not fit); remove {path}")
-    found: dict[str, Any] = manifest
-    return found
-
-
-def read_checked(file: Path, entry: dict[str, Any], remedy: str = "") -> bytes:
-    """A file whose size and sum are those of the manifest."""
-    size, remedy = int(entry["bytes"]), remedy or f"remove {file.parent}"
-    data = read_plain(file, size, remedy)
-    if len(data) != size:
-        raise DataError(f"{file}: {len(data)} bytes instead of {size}, it is cut off; {remedy}")
-    if sha256(data) != entry["sha256"]:
-        raise DataError(f"{file}: its SHA-256 does not fit the manifest, it is damaged; {remedy}")
-    return data
-
-
-def read_plain(file: Path, most: int, remedy: str = "") -> bytes:
-    """The bytes of a regular file, no more than `most`; a link could lead anywhere and is refused."""
-    remedy = remedy or f"remove {file.parent}"
-    try:
-        if file.is_symlink() or file.parent.is_symlink():
-            raise DataError(f"{file}: a link where a file should be; {remedy}")
-        if not file.is_file():
-            raise DataError(f"{file}: missing; {remedy}")
-        size = file.stat().st_size
-        if size > most:
-            raise DataError(f"{file}: {size} bytes, at most {most} expected; {remedy}")
-        return file.read_bytes()
-    except OSError as error:
-        raise DataError(f"{file}: not readable ({error.strerror or error}); make it readable") from None
-
-
-# Format -> what turns a tree of that format into one of the next.
-MIGRATIONS: dict[int, Callable[[Tree], Tree]] = {}
-
-
-def migrate(number: int, tree: Tree) -> Tree:
-    for older in range(number, FORMAT):
-        tree = MIGRATIONS[older](tree)
-    return tree
-
-
-def sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def manifest_sum(manifest: dict[str, Any]) -> str:
-    rest = {key: value for key, value in manifest.items() if key != "sum"}
-    return sha256(json.dumps(rest, sort_keys=True).encode())
+    return Checkpoint(path, manifest, found)

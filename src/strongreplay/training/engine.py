@@ -108,13 +108,15 @@ def train_task(
         if progress.order is None:
             progress.order = generator.get_state()
         generator.set_state(progress.order)
-        order = torch.randperm(len(train), generator=generator).to(device)
+        drawn = torch.randperm(len(train), generator=generator)
+        order = (torch.arange(len(train)) if task.in_order else drawn).to(device)
         steps = zip(order.split(size), train.labels.index_select(0, order).split(size), strict=True)
         for rows, labels in islice(steps, progress.step, num_steps):
             if rate:
                 set_rate(optimizer, rate(progress.epoch, progress.step / num_steps))
             images = train.inputs.index_select(0, rows)
-            batch = Batch(rows, images, view(images), labels)
+            ids = None if train.ids is None else train.ids.index_select(0, rows)
+            batch = Batch(rows, images, view(images), labels, ids)
             progress.steps.append(method.observe(batch, optimizer))
             progress.step += 1
             if on_step:

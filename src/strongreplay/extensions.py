@@ -1,0 +1,177 @@
+"""Methods, nets and streams from outside the package: `mine.py:Thing`, or entry points of installed packages.
+
+A file is known by a hash of its source, local imports included, so that a record can tell which code made it.
+"""
+
+import ast
+import hashlib
+import sys
+import traceback
+from collections.abc import Iterator
+from importlib.machinery import SourceFileLoader
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Literal, NamedTuple
+
+from strongreplay.errors import ConfigError, unknown
+
+Kind = Literal["method", "net", "stream"]
+
+
+class Loaded(NamedTuple):
+    """What was loaded, its short name, and which code it is."""
+
+    value: object
+    name: str
+    source_hash: str | None  # of a file: the hash of its source; of an installed package: its version
+
+
+class _SourceLoader(SourceFileLoader):
+    """Runs exactly the source that was hashed, whatever happens to the file in the meantime."""
+
+    def __init__(self, name: str, path: Path, source: bytes) -> None:
+        super().__init__(name, str(path))
+        self.source = source
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.source, self.path)
+
+
+def is_path(text: str) -> bool:
+    """Whether a name points into a Python file, as in `mine.py:Thing`."""
+    return text.rpartition(":")[0].endswith(".py")
+
+
+def load_object(text: str, kind: Kind, source_hash: str | None = None) -> Loaded:
+    """The thing that `mine.py:Thing` (a path from the current folder) or an entry point's name stands for.
+
+    With `source_hash`, only that version of the code will do: a file that was edited meanwhile is refused,
+    unless the version asked for was loaded in this process before.
+    """
+    return _from_file(text, kind, source_hash) if is_path(text) else _from_package(text, kind, source_hash)
+
+
+def installed(kind: Kind) -> dict[str, EntryPoint]:
+    """What installed packages offer in the entry point group strongreplay.methods, .nets or .streams."""
+    return {point.name: point for point in entry_points(group=f"strongreplay.{kind}s")}
+
+
+def _from_file(text: str, kind: Kind, expected: str | None) -> Loaded:
+    file, _, name = text.rpartition(":")
+    path = Path(file).absolute()
+    module = sys.modules.get(_module_name(path, expected)) if expected else None
+    if module is None:
+        if not path.is_file():
+            raise ConfigError(
+                f"--{kind} {text}: no file {file} in {Path.cwd()}; give its path from the current folder"
+            )
+        sources = {source: source.read_bytes() for source in _local_sources(path)}
+        found = _hash(sources)
+        if expected not in (None, found):
+            raise ConfigError(
+                f"{file} was edited: this run is of version {expected}, the file is {found}; "
+                "put the old source back, or start a new run"
+            )
+        expected = found
+        module = sys.modules.get(_module_name(path, found)) or _run_file(path, sources, found)
+    if not hasattr(module, name):
+        own = [key for key, value in vars(module).items() if _is_public(module, key, value)]
+        raise unknown(kind, name, own, f"Looked in {file}.")
+    return Loaded(getattr(module, name), name, expected)
+
+
+def _is_public(module: ModuleType, key: str, value: object) -> bool:
+    return not key.startswith("_") and getattr(value, "__module__", None) == module.__name__
+
+
+def _module_name(path: Path, source_hash: str) -> str:
+    place = hashlib.sha256(str(path).encode()).hexdigest()[:6]
+    return f"strongreplay_file_{path.stem}_{place}_{source_hash}"
+
+
+def _run_file(path: Path, sources: dict[Path, bytes], source_hash: str) -> ModuleType:
+    """The file as a module with a name of its own, so that dataclasses, pydantic and pickle find it."""
+    name = _module_name(path, source_hash)
+    loader = _SourceLoader(name, path, sources[path])
+    spec = spec_from_loader(name, loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    for known, other in list(sys.modules.items()):  # an older version of a local import must not be used
+        if other is not module and getattr(other, "__file__", None) in {str(s) for s in sources if s != path}:
+            del sys.modules[known]
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    sys.modules[name] = module
+    try:
+        loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise ConfigError(f"{_place(error, path)}: {_reason(error)}; mend the file") from None
+    return module
+
+
+def _place(error: BaseException, path: Path) -> str:
+    """File and line of the last step of the error within the user's own folder."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}, line {error.lineno}"
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).parent == path.parent]
+    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else str(path)
+
+
+def _reason(error: BaseException) -> str:
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    return f"{type(error).__name__}: {text.splitlines()[0]}" if text.strip() else type(error).__name__
+
+
+def _local_sources(path: Path, seen: set[Path] | None = None) -> Iterator[Path]:
+    """The file, and the files beside it that it imports, directly or not."""
+    seen = seen if seen is not None else set()
+    if path in seen:
+        return
+    seen.add(path)
+    yield path
+    for name in _imported_names(path):
+        beside = path.parent / name
+        for found in (beside.with_suffix(".py"), *sorted(beside.rglob("*.py"))):
+            if found.is_file():
+                yield from _local_sources(found, seen)
+
+
+def _imported_names(path: Path) -> list[str]:
+    """The top-level names of all imports in a file; none if it has a syntax error, which running it shows."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return []
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module.split(".")[0])
+    return sorted(names)
+
+
+def _hash(sources: dict[Path, bytes]) -> str:
+    digest = hashlib.sha256()
+    for source in sources.values():
+        digest.update(hashlib.sha256(source).digest())
+    return digest.hexdigest()[:12]
+
+
+def _from_package(text: str, kind: Kind, expected: str | None) -> Loaded:
+    offered = installed(kind)
+    if text not in offered:
+        raise unknown(kind, text, offered, f"See: ser list {kind}s")
+    point = offered[text]
+    package = f"{point.dist.name} {point.dist.version}" if point.dist else point.value
+    if expected not in (None, package):
+        raise ConfigError(
+            f"{kind} {text}: this run is of {expected}, installed is {package}; install the first"
+        )
+    try:
+        return Loaded(point.load(), text, package)
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{kind} {text} of {package} cannot be loaded: {_reason(error)}") from None

@@ -1,0 +1,14 @@
+"""What can be said about a kept model: status, history, differences of versions, evaluation on labelled data.
+
+Everything is a frozen dataclass with a `to_dict` for JSON. Nothing here prints.
+"""
+
+from strongreplay.models.inspect.diff import VersionDiff, diff_versions
+from strongreplay.models.inspect.evaluation import Answers, Evaluation, collect_answers, evaluate_versions
+from strongreplay.models.inspect.history import HistoryEntry, read_history
+from strongreplay.models.inspect.status import ModelStatus, list_ancestors, read_status
+
+__all__ = [
+    "Answers", "Evaluation", "HistoryEntry", "ModelStatus", "VersionDiff",
+    "collect_answers", "diff_versions", "evaluate_versions", "list_ancestors", "read_history", "read_status",
+]  # fmt: skip

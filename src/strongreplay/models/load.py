@@ -1,0 +1,12 @@
+"""Load a version of a kept model to answer with."""
+
+import torch
+
+from strongreplay.models.model import TO_ANSWER, Model, model_of
+from strongreplay.models.store import Store, Version
+
+
+def load_model(store: Store, name: str | None, device: torch.device) -> tuple[Version, Model]:
+    """A version, or the one in use, with the parts it needs to answer and no others."""
+    version, parts = store.read(name, TO_ANSWER)
+    return version, model_of(parts, device)

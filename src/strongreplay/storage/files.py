@@ -1,0 +1,277 @@
+"""Files: the only place of the package that writes to disk. No torch in here.
+
+A file is written beside its place, synced and renamed, and then its folder is synced: under its own name it
+is always whole, the old one or the new one, after a kill and after a power cut. Links are never followed: not
+to write, not to read, not to remove. Reading checks kind, size and sum before the bytes are used.
+"""
+
+import contextlib
+import csv
+import errno
+import hashlib
+import io
+import itertools
+import json
+import os
+import shutil
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from strongreplay.errors import DataError
+
+MAX_JSON = 2**28  # bytes of one JSON file
+MAX_LEVELS = 300  # of nested JSON; a tree of tensors takes three for each of its own
+BUFFER = 2**20  # bytes
+PREFIX = ".new-"  # of the names of what is being written
+NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+UNSYNCABLE = (errno.EINVAL, errno.EOPNOTSUPP)  # what file systems say that cannot sync a folder
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what makes a spreadsheet take a text for a formula
+
+_numbers = itertools.count()
+
+
+# Writing
+
+
+class _Handle(io.RawIOBase):
+    """An open file that is written by `os.write` alone."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return os.write(self.handle, data)
+
+
+@contextmanager
+def new_file(path: Path, flags: int = os.O_EXCL) -> Iterator[BinaryIO]:
+    """A file that is not there yet, to write to, synced at the end; in a folder that `new_folder` gave."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | NOFOLLOW | flags, 0o666)
+    try:
+        file = io.BufferedWriter(_Handle(handle), BUFFER)
+        try:
+            yield file
+            file.flush()
+        finally:
+            file.detach()  # or the buffer would be written again when it is collected
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def name_beside(path: Path) -> Path:
+    """A name in the same folder that nothing has; `clear_leftovers` knows it again."""
+    start = f"{PREFIX}{path.name[:40]}-{os.getpid()}"
+    while os.path.lexists(new := path.with_name(f"{start}-{next(_numbers)}")):
+        pass
+    return new
+
+
+@contextmanager
+def replaced(path: Path, *, sync: bool = True) -> Iterator[tuple[Path, BinaryIO]]:
+    """Write to the file that is given; at the end it gets the name `path`, unless something was raised."""
+    make_folder(path.parent)
+    new = name_beside(path)
+    try:
+        with new_file(new) as file:
+            yield new, file
+        os.replace(new, path)
+    except BaseException:
+        remove_quietly(new)  # an error of its own must not hide the first one
+        raise
+    if sync:
+        sync_folder(path.parent)
+
+
+def write_bytes(path: Path, data: bytes, *, sync: bool = True) -> None:
+    """Write the whole file or nothing; `sync=False` leaves it to the caller to sync the folder."""
+    with replaced(path, sync=sync) as (_, file):
+        file.write(data)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write the whole text or nothing."""
+    write_bytes(path, text.encode())
+
+
+def append(path: Path, data: bytes) -> None:
+    """Add bytes to the end of a file, synced."""
+    with new_file(path, os.O_APPEND) as file:
+        file.write(data)
+    sync_folder(path.parent)
+
+
+def truncate(path: Path, size: int) -> None:
+    """Cut a file off, synced."""
+    handle = os.open(path, os.O_WRONLY | NOFOLLOW)
+    try:
+        os.ftruncate(handle, size)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Fill the folder that is given; at the end it is synced and gets the name `path`."""
+    make_folder(path.parent)
+    new = name_beside(path)
+    try:
+        os.mkdir(new)
+        yield new
+        sync_folder(new)
+        os.rename(new, path)
+    except BaseException:
+        remove_quietly(new)
+        raise
+    sync_folder(path.parent)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it; what is made outlives a power cut."""
+    missing = list(itertools.takewhile(lambda path: not os.path.lexists(path), (folder, *folder.parents)))
+    for path in reversed(missing):
+        with contextlib.suppress(FileExistsError):  # another process made it
+            os.mkdir(path)
+        sync_folder(path.parent)
+    if not os.path.isdir(folder):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+
+
+def sync_folder(folder: Path) -> None:
+    """Make what was created, renamed and removed in a folder outlive a power cut."""
+    if os.name == "nt":  # folders cannot be opened there
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in UNSYNCABLE:
+            raise
+    finally:
+        os.close(handle)
+
+
+# Removing
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link (not what it points to) or a folder with all that is in it, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def remove_quietly(path: Path) -> None:
+    """Remove what is of no use any more; what cannot be removed stays."""
+    with contextlib.suppress(OSError):
+        remove(path)
+
+
+def clear_leftovers(folder: Path, name: str = "") -> None:
+    """Remove what a killed process was writing, of that name or all; the caller holds the lock."""
+    for path in folder.glob(f"{PREFIX}{name}*"):
+        remove(path)
+
+
+# Reading
+
+
+def read_bytes(file: Path, most: int, remedy: str = "", *, follow: bool = False) -> bytes:
+    """The bytes of a regular file, no more than `most`; a link could lead anywhere and is refused."""
+    remedy = remedy or f"remove {file.parent}"
+    with regular_file(file, most, remedy, follow) as handle:
+        parts, room = [], most + 1  # one more: it may have grown
+        while room and (part := os.read(handle, min(room, 2**24))):
+            parts.append(part)
+            room -= len(part)
+        if not room:
+            raise DataError(f"{file}: more than the {most} bytes expected; {remedy}")
+        return b"".join(parts)
+
+
+@contextmanager
+def regular_file(file: Path, most: int, remedy: str, follow: bool = False) -> Iterator[int]:
+    """A handle to read from; anything but a regular file of at most `most` bytes is a DataError."""
+    try:
+        if not follow and (file.is_symlink() or file.parent.is_symlink()):
+            raise DataError(f"{file}: a link where a file should be; {remedy}")
+        # Without O_NONBLOCK a named pipe would keep us waiting for a writer.
+        handle = os.open(file, os.O_RDONLY | (0 if follow else NOFOLLOW) | getattr(os, "O_NONBLOCK", 0))
+        try:
+            found = os.fstat(handle)
+            if not stat.S_ISREG(found.st_mode):
+                raise DataError(f"{file}: not a regular file; {remedy}")
+            if found.st_size > most:
+                raise DataError(f"{file}: {found.st_size} bytes, at most {most} expected; {remedy}")
+            yield handle
+        finally:
+            os.close(handle)
+    except (FileNotFoundError, NotADirectoryError):
+        raise DataError(f"{file}: missing; {remedy}") from None
+    except OSError as error:
+        raise DataError(f"{file}: not readable ({error.strerror or error}); make it readable") from None
+
+
+def read_checked(file: Path, entry: Mapping[str, Any], remedy: str = "") -> bytes:
+    """The bytes of a file whose size and sum are those of its entry in a manifest."""
+    size, remedy = entry["bytes"], remedy or f"remove {file.parent}"
+    data = read_bytes(file, size, remedy)
+    if len(data) != size:
+        raise DataError(f"{file}: {len(data)} bytes instead of {size}, it is cut off; {remedy}")
+    if sha256(data) != entry["sha256"]:
+        raise DataError(f"{file}: its SHA-256 does not fit the manifest, it is damaged; {remedy}")
+    return data
+
+
+def parse_json(data: bytes | str, levels: int = MAX_LEVELS) -> Any:
+    """What JSON says, if it is nested no deeper than `levels`; anything else is a ValueError."""
+    try:
+        content = json.loads(data)
+    except RecursionError:
+        raise ValueError(f"expected at most {levels} levels, got more") from None
+    layer = [content]
+    for _ in range(levels + 1):
+        layer = [node for node in layer if isinstance(node, dict | list)]
+        if not layer:
+            return content
+        layer = [part for node in layer for part in (node.values() if isinstance(node, dict) else node)]
+    raise ValueError(f"expected at most {levels} levels, got more")
+
+
+# Sums and texts
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def manifest_sum(manifest: Mapping[str, Any]) -> str:
+    """The sum of everything in a manifest but the sum."""
+    rest = {key: value for key, value in manifest.items() if key != "sum"}
+    return sha256(json.dumps(rest, sort_keys=True).encode())
+
+
+def csv_text(rows: Iterable[Iterable[object]]) -> str:
+    """Rows as CSV; a text that a spreadsheet would take for a formula gets an apostrophe in front."""
+    out = io.StringIO()
+    csv.writer(out).writerows([csv_cell(cell) for cell in row] for row in rows)
+    return out.getvalue()
+
+
+def csv_cell(value: object) -> object:
+    if not isinstance(value, str) or not value.startswith(FORMULA):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value

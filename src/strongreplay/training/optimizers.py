@@ -1,0 +1,53 @@
+"""Optimisers from settings: SGD, Adam or AdamW, with or without a limit to the gradient's norm."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from strongreplay.training.settings import TrainConfig
+
+
+def make_optimizer(parameters: Iterable[Any], train: TrainConfig) -> Optimizer:
+    """`parameters` are tensors or groups; a group's `lr_scale` multiplies the learning rate in it."""
+    if train.optimizer in ("adam", "adamw"):
+        kind = Adam if train.optimizer == "adam" else AdamW
+        betas, decay = train.betas or (0.9, 0.999), train.weight_decay
+        optimizer: Optimizer = kind(parameters, lr=train.lr, betas=betas, weight_decay=decay)
+    else:
+        optimizer = SGD(
+            parameters,
+            lr=train.lr,
+            momentum=train.momentum,
+            weight_decay=train.weight_decay,
+            nesterov=bool(train.nesterov),
+        )
+    for group in optimizer.param_groups:
+        group["lr"] *= group.get("lr_scale", 1)
+        if train.clip_norm is not None:
+            group["clip_norm"] = train.clip_norm
+    if train.clip_norm is not None:
+        optimizer.register_step_pre_hook(clip_gradient)
+    return optimizer
+
+
+def clip_gradient(optimizer: Optimizer, *unused: object) -> None:
+    """Before a step, without waiting for the device."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    clip_grad_norm_(parameters, optimizer.param_groups[0]["clip_norm"])
+
+
+def set_rate(optimizer: Optimizer, lr: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = lr * group["lr_scale"] if "lr_scale" in group else lr
+
+
+def carry_over(old: Optimizer, new: Optimizer) -> None:
+    """Give a new optimiser what an old one knows of the parameters that both have, such as momentum."""
+    for group in new.param_groups:
+        for parameter in group["params"]:
+            if parameter in old.state:
+                new.state[parameter] = old.state[parameter]
+    for group, before in zip(new.param_groups, old.param_groups, strict=False):
+        group |= {key: value for key, value in before.items() if key != "params"}

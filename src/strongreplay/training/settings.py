@@ -1,0 +1,190 @@
+"""Settings of nets and of training, and how sections of settings are built: all faults are named at once."""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from types import UnionType
+from typing import Any, ClassVar, Literal, Self, get_args, get_origin
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
+
+from strongreplay.errors import ConfigError, unknown
+from strongreplay.nets import NETS
+from strongreplay.training.rates import Rate, cosine, restarts, stepped
+
+
+class Section(BaseModel):
+    """A part of a configuration. Unknown keys are refused.
+
+    Settings named in `added` came after the first records: they are written only where they are set, so that
+    a configuration without them reads as it always did.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    added: ClassVar[frozenset[str]] = frozenset()
+
+    @model_serializer(mode="wrap")
+    def leave_out_added(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {
+            key: value for key, value in write(self).items() if value is not None or key not in self.added
+        }
+
+
+class TrainConfig(Section):
+    """How each task is trained: by plain SGD at a constant rate, unless a setting here says otherwise."""
+
+    added = frozenset({"optimizer", "betas", "clip_norm"})
+    lr: float = Field(0.1, gt=0, description="learning rate")
+    epochs: int = Field(1, ge=1, description="passes over each task")
+    batch_size: int = Field(32, ge=1, description="samples a step")
+    milestones: tuple[int, ...] = Field(
+        (), description="epochs after which the rate decays; restarts every task"
+    )
+    decay: float = Field(0.1, gt=0, le=1, description="factor of each decay")
+    momentum: float = Field(0.0, ge=0, lt=1, description="of SGD; starts anew every task")
+    weight_decay: float = Field(0.0, ge=0, description="of the optimiser")
+    # The settings below are none by default: the name of a record leaves out what is none, so it stays.
+    optimizer: Literal["sgd", "adam", "adamw"] | None = Field(None, description="none: sgd")
+    betas: tuple[float, float] | None = Field(None, description="of Adam and AdamW; none: 0.9, 0.999")
+    clip_norm: float | None = Field(
+        None, gt=0, description="largest norm of a step's gradient; longer ones are shortened"
+    )
+    nesterov: bool | None = Field(None, description="look ahead along the momentum")
+    keep_momentum: bool | None = Field(None, description="carry the momentum over from task to task")
+    first_epochs: int | None = Field(None, ge=1, description="passes over the first task; none: as over all")
+    drop_last: bool | None = Field(None, description="leave out a short batch at the end of an epoch")
+    schedule: Literal["cosine", "restarts"] | None = Field(
+        None, description="cosine: one wave a task; restarts: waves of 1, 2, 4, ... epochs; none: milestones"
+    )
+    min_lr: float | None = Field(
+        None, ge=0, description="where a wave ends; none: lr / 1000 (cosine), lr / 100 (restarts)"
+    )
+    warmup: int | None = Field(None, ge=0, description="epochs in which the rate of cosine rises from 0.01")
+
+    @model_validator(mode="after")
+    def check(self) -> Self:
+        if self.nesterov and not self.momentum:
+            raise ValueError("train.nesterov needs train.momentum > 0")
+        if self.optimizer in ("adam", "adamw") and self.momentum:
+            raise ValueError(
+                f"train.momentum is of sgd; with {self.optimizer} set it to 0 and use train.betas"
+            )
+        if self.betas is not None and self.optimizer in (None, "sgd"):
+            raise ValueError("train.betas needs train.optimizer=adam or adamw")
+        if self.betas is not None and not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"train.betas must be two numbers >= 0 and < 1, got {self.betas}")
+        if self.schedule and self.milestones:
+            raise ValueError("train.schedule and train.milestones exclude each other; set one of them")
+        return self
+
+    def epochs_of(self, index: int) -> int:
+        return self.first_epochs if self.first_epochs and index == 0 else self.epochs
+
+    def rate_of(self, index: int) -> Rate | None:
+        """The rate's course over a task; none where it is constant."""
+        epochs, floor = self.epochs_of(index), self.min_lr
+        if self.schedule == "cosine":
+            floor = self.lr * 1e-3 if floor is None else floor
+            return cosine(self.lr, floor, epochs, self.warmup or 0, self.epochs)
+        if self.schedule == "restarts":
+            return restarts(self.lr, self.lr / 100 if floor is None else floor)
+        return stepped(self.lr, self.milestones, self.decay) if self.milestones else None
+
+
+class NetConfig(Section):
+    name: str
+    width: int | None = Field(None, ge=1, description="hidden units or first channels; none: as published")
+    bias: Literal["zero", "default"] | None = Field(None, description="mlp only: how biases start")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {key: value for key, value in self.model_dump(exclude={"name"}).items() if value is not None}
+
+
+def build_sections(
+    sections: Mapping[str, type[BaseModel]], values: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """Each section as its own model, and a line for everything that does not fit."""
+    known = [f"{name}.{key}" for name, model in sections.items() for key in model.model_fields]
+    grouped: dict[str, dict[str, Any]] = {name: {} for name in sections}
+    faults = []
+    for key, value in values.items():
+        name, _, rest = key.partition(".")
+        if key not in known:
+            nearest = get_close_matches(key, known, n=1, cutoff=0.5)
+            options = ", ".join(k for k in known if k.startswith(f"{name}.")) or ", ".join(known)
+            hint = f"did you mean '{nearest[0]}'?" if nearest else f"known: {options}"
+            faults.append(f"unknown setting '{key}'; {hint}")
+        else:
+            grouped[name][rest] = from_text(value, sections[name].model_fields[rest].annotation)
+    built: dict[str, Any] = {}
+    for name, model in sections.items():
+        try:
+            built[name] = model(**grouped[name])
+        except ValidationError as error:
+            faults += [describe(name, fault) for fault in error.errors()]
+    return built, faults
+
+
+def from_text(value: Any, annotation: Any) -> Any:
+    """A value typed at the command line: commas make lists, 'none' is none; the rest is left to the model."""
+    if not isinstance(value, str):
+        return value
+    kinds = get_args(annotation) if get_origin(annotation) is UnionType else (annotation,)
+    if value.lower() == "none" and type(None) in kinds:
+        return None
+    if any(get_origin(kind) is tuple for kind in kinds):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value
+
+
+RULES = {
+    "greater_than_equal": "must be >= {ge}",
+    "greater_than": "must be > {gt}",
+    "less_than_equal": "must be <= {le}",
+    "less_than": "must be < {lt}",
+    "literal_error": "must be {expected}",
+    "finite_number": "must be a finite number",
+    "int_parsing": "must be a whole number",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_parsing": "must be a number",
+    "float_type": "must be a number",
+    "bool_parsing": "must be true or false",
+    "too_short": "must not be empty",
+}
+
+
+def describe(section: str, fault: Any) -> str:
+    """One of pydantic's findings in the words of this package."""
+    if fault["type"] == "value_error":  # of several keys together; the message names them
+        return str(fault["ctx"]["error"])
+    key = ".".join([section, *(str(part) for part in fault["loc"] if isinstance(part, str))])
+    rule = RULES.get(fault["type"], fault["msg"]).format(**fault.get("ctx", {}))
+    return f"{key} {rule}, got {fault['input']!r}"
+
+
+def net_faults(net: NetConfig) -> list[str]:
+    if net.name not in NETS:
+        return [str(unknown("net", net.name, NETS, "See: ser list nets"))]
+    allowed = NETS[net.name].options
+    return [
+        f"net.{key} is not an option of {net.name}; it has {', '.join(allowed)}"
+        for key in net.options
+        if key not in allowed
+    ]
+
+
+def parse_settings(pairs: list[str]) -> dict[str, str]:
+    """`key=value` texts as a mapping; a text of another form is named."""
+    wrong = [pair for pair in pairs if "=" not in pair]
+    if wrong:
+        raise ConfigError(f"--set takes KEY=VALUE, such as train.epochs=5; got {', '.join(map(repr, wrong))}")
+    return {key.strip(): value.strip() for key, value in (pair.split("=", 1) for pair in pairs)}
