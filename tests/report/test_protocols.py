@@ -14,7 +14,7 @@ from strongreplay.report.reproduction import COLUMNS, END, as_csv, texts
 from strongreplay.report.styles import net_of
 from strongreplay.report.tables import group_records
 from strongreplay.report.verdicts import judge_all
-from strongreplay.runs.config import RunConfig
+from strongreplay.runs.config import RunConfig, resolve
 from strongreplay.runs.paper import PaperCell, items
 from strongreplay.storage.records import RunRecord
 
@@ -72,12 +72,16 @@ def test_only_common_seeds_are_compared() -> None:
 
 def test_the_table_has_results_printed_means_and_hours_and_no_verdict() -> None:
     records = [record("ser", seed, 30.0 + seed) for seed in (0, 1, 2)] + [record("sgd", 0, 9.0)]
-    table = stream_table(cpu_cells(records), STREAM, 200).splitlines()
+    table = stream_table(records, STREAM, 200).splitlines()
     assert table[0].count("cpu") == 2
     assert [line.split(" | ")[0] for line in table[2:]] == ["| SGD", "| SER"]
     assert "| 31.00 ± 2.48 (3) | 69.00 ± 2.48 (3) | 35.29 | 31.00" in table[3]
     assert table[3].endswith("| 1.0 |")
-    assert stream_table(cpu_cells([]), STREAM, 200) == "Not run yet."
+    own = replace(records[0], config=resolve(STREAM, "clser", 200, recipe_name="cpu").to_dict())
+    joined = stream_table([*records, own, record("er", 0, 99.0, "full")], STREAM, 200)
+    assert [line.split(" | ")[0] for line in joined.splitlines()[2:]] == ["| SGD", "| CLS-ER", "| SER"]
+    assert "| CLS-ER | 30.00 (1) | 70.00 (1) | - |" in joined  # not in the paper's table
+    assert stream_table([], STREAM, 200) == "Not run yet."
     assert lead_table(cpu_cells([])) == "Not run yet."
 
 
@@ -120,6 +124,6 @@ def test_marks_in_markdown_are_filled_from_the_records() -> None:
     records = [record(method, 0, score) for method, score in (("ser", 30.0), ("er", 20.0))]
     renewed = renew(text, records)
     cells = cpu_cells(records)
-    assert stream_table(cells, STREAM, 200) in renewed
+    assert stream_table(records, STREAM, 200) in renewed
     assert lead_table(cells) in renewed
     assert renew(renewed, records) == renewed

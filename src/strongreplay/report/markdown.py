@@ -31,7 +31,7 @@ def renew(text: str, records: Sequence[RunRecord]) -> str:
         if own := MARK.fullmatch(mark):
             return own_table(groups, cells, *own.groups())
         if own := CPU_MARK.fullmatch(mark):
-            return stream_table(small, own[1], int(own[2]))
+            return stream_table(records, own[1], int(own[2]))
         return lead_table(small) if mark == LEADS_MARK else readme_table(cells, records)
 
     parts = []

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from strongreplay.report.reproduction import markdown_table, told
-from strongreplay.report.styles import PRINTED, TITLES
+from strongreplay.report.styles import PRINTED, TITLES, label_of, scenarios_of
+from strongreplay.report.tables import Group, group_records
 from strongreplay.report.verdicts import (
     FEWEST,
     Cell,
@@ -22,7 +23,7 @@ from strongreplay.report.verdicts import (
     judge_all,
 )
 from strongreplay.runs.paper import items
-from strongreplay.storage.records import RunRecord
+from strongreplay.storage.records import RunRecord, fingerprint
 
 ORDERINGS = ("confirmed", "contradicted", "not shown", "too few seeds")
 MARGIN_COLUMNS = (
@@ -110,43 +111,44 @@ def lead_table(cells: Sequence[Cell]) -> str:
     return "\n".join(markdown_table(MARGIN_COLUMNS, rows)) if rows else "Not run yet."
 
 
-def stream_table(cells: Sequence[Cell], stream: str, size: int) -> str:
-    """What was run of one stream of Tables 1 and 2, in the paper's order, beside the printed means."""
-    own = [
-        cell
-        for cell in cells
-        if cell.item.target in ("table1", "table2")
-        and cell.item.stream == stream
-        and cell.item.memory_size in (None, size)
+def stream_table(records: Sequence[RunRecord], stream: str, size: int) -> str:
+    """Everything run on one stream, best last and joint training behind it, beside the printed means."""
+    groups = [
+        group
+        for group in group_records(records)
+        if group.protocol == "cpu" and group.stream == stream and group.memory_size in (None, size)
     ]
-    scenarios = [name for name in TITLES if any(cell.item.scenario == name for cell in own)]
+    scenarios = scenarios_of(groups)
     columns = ["method"]
     for scenario in scenarios:
         columns += [f"{TITLES[scenario]}, cpu", "forgetting", "printed"]
+    means = printed_means()
     rows = []
-    for method in dict.fromkeys(cell.item.method for cell in own if cell.records):
-        by_scenario = {cell.item.scenario: cell for cell in own if cell.item.method == method}
-        row = [PRINTED[method]]
+    for group in sorted(groups, key=lambda group: group.method == "joint"):
+        row = [label_of(group)]
         for scenario in scenarios:
-            cell = by_scenario[scenario]
-            row += [told(cell.ours), told(forgetting(cell)), printed(cell)]
-        rows.append([*row, hours(cell)])
+            mean = means.get((fingerprint(group.records[0].config), scenario))
+            row += [told(scored(group, scenario, name)) for name in ("average_accuracy", "forgetting")]
+            row.append("-" if mean is None else f"{mean:.2f}")
+        rows.append([*row, hours(group)])
     return "\n".join(markdown_table([*columns, "hours"], rows)) if rows else "Not run yet."
 
 
-def printed(cell: Cell) -> str:
-    return "-" if cell.item.mean is None else f"{cell.item.mean:.2f}"
+def printed_means() -> dict[tuple[str | None, str], float | None]:
+    """By configuration and scenario. Tables 1 and 2 come last: Table 4 repeats some of their cells."""
+    cells = sorted(items("cpu"), key=lambda item: item.target in ("table1", "table2"))
+    return {(c.fingerprint, c.scenario): c.mean for c in cells if c.score == "average_accuracy" and c.mean}
 
 
-def forgetting(cell: Cell) -> Estimate | None:
-    scores = [record.score(cell.item.scenario, "forgetting") for record in cell.records]
+def scored(group: Group, scenario: str, name: str) -> Estimate | None:
+    scores = [record.score(scenario, name) for record in group.records if scenario in record.scenarios]
     return estimate([score for score in scores if score is not None])
 
 
-def hours(cell: Cell) -> str:
-    """Of a seed, everything counted, on a machine that had other work besides."""
+def hours(group: Group) -> str:
+    """Of the quickest seed, evaluation and checkpoints too: others may have waited for a busy machine."""
     spent = [
         sum(phase["seconds"] for phase in record.measured.get("phases", {}).values())
-        for record in cell.records
+        for record in group.records
     ]
-    return f"{sum(spent) / len(spent) / 3600:.1f}" if spent else "-"
+    return f"{min(spent) / 3600:.1f}"
