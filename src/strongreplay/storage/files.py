@@ -37,7 +37,7 @@ _numbers = itertools.count()
 
 
 class Writer(io.RawIOBase):
-    """An open file without a buffer: one that could not be written would be written again when it is closed."""
+    """An open file without a buffer, which after an error would be written again when it is closed."""
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
