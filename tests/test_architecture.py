@@ -24,15 +24,16 @@ ALLOWED: dict[str, set[str]] = {
     "data": BASE | {"storage"},
     "nets": BASE,
     "storage": {"errors", "metrics", ""},
-    "methods": BASE | {"data", "memory", "nets", "sampling"},
+    "methods": BASE | {"data", "extensions", "memory", "nets", "sampling"},
     "training": BASE | {"data", "memory", "methods", "metrics", "nets", "storage"},
     "runs": BASE | {"data", "methods", "metrics", "nets", "storage", "training", ""},
     "models": BASE | {"data", "memory", "methods", "nets", "runs", "sampling", "storage", "training", ""},
     "learner": BASE | {"data", "models", "training"},
-    "report": {"errors", "metrics", "runs", "storage"},
+    "report": {"errors", "methods", "metrics", "runs", "storage"},
     "cli": BASE
     | {
         "data",
+        "extensions",
         "learner",
         "methods",
         "metrics",

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from strongreplay.data.user_data import Chunk, Label, read_chunk, read_inputs
 from strongreplay.errors import DataError, RunError
+from strongreplay.models.build import first_model
 from strongreplay.models.inspect import (
     Evaluation,
     HistoryEntry,
@@ -29,7 +30,8 @@ from strongreplay.models.inspect import (
 )
 from strongreplay.models.learn import describe
 from strongreplay.models.load import load_model
-from strongreplay.models.model import Model, first_model, model_of
+from strongreplay.models.model import Model
+from strongreplay.models.parts import model_of, parts_of
 from strongreplay.models.settings import OWN, ModelSettings, make_settings
 from strongreplay.models.store import Store, Version
 from strongreplay.models.update import Report, Update
@@ -123,7 +125,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         own = self.net if isinstance(self.net, nn.Module) else None
         device = find_device(self.device)
         if hasattr(self, "model_"):
-            return model_of(clone(self.model_.parts()), device, own)
+            return model_of(clone(parts_of(self.model_)), device, own)
         return first_model(self._plan(), chunk, device, own)
 
     def _plan(self) -> ModelSettings:
@@ -214,7 +216,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """For pickle and copy: views are functions, so a model travels as its parts."""
         state = dict(super().__getstate__())
         if "model_" in state:
-            state["model_"] = clone(state["model_"].parts())
+            state["model_"] = clone(parts_of(state["model_"]))
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -228,7 +230,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "model_")
         store = Store(Path(path))
         with store.locked():
-            version = store.commit(self.model_.parts(), self.about_, {"act": "save"})
+            version = store.commit(parts_of(self.model_), self.about_, {"act": "save"})
         self.folder_, self.version_ = Path(path), version.name
         return version
 

@@ -12,7 +12,7 @@ import torch
 from kept_models import CPU, make_model, ser, some_digits, teach, write_folder
 from numpy.typing import NDArray
 
-from strongreplay.models.model import model_of
+from strongreplay.models.parts import model_of
 from strongreplay.models.store import Store
 
 onnxruntime = pytest.importorskip("onnxruntime")

@@ -19,7 +19,7 @@ from strongreplay.data.user_data import digests
 from strongreplay.learner import Learner
 from strongreplay.models.inspect import read_history, read_status
 from strongreplay.models.memory_view import all_images, read_parts, samples_of
-from strongreplay.models.model import model_of
+from strongreplay.models.parts import model_of
 from strongreplay.models.store import CANDIDATE, Store
 
 

@@ -40,7 +40,7 @@ def test_a_run_ends_in_a_table_records_and_a_picture(finished: Path) -> None:
     assert "mean ± deviation over n seeds" in table
     assert "Class-IL" in table
     assert "forgetting" in table
-    for method in ("sgd", "ser"):
+    for method in ("SGD", "SER"):
         row = next(line for line in table.splitlines() if line.strip().startswith(method))
         assert row.count("±") == 4
         assert row.split()[-1] == "2"
@@ -58,7 +58,7 @@ def test_what_is_recorded_is_skipped_and_said_so(finished: Path) -> None:
     assert again.returncode == 0
     assert again.stderr.count("recorded already, skipped") == 4
     assert before == {path: path.stat().st_mtime_ns for path in (finished / "out").rglob("seed-*.json")}
-    assert "ser" in again.stdout
+    assert "SER" in again.stdout
 
 
 def test_compare_and_show(finished: Path) -> None:

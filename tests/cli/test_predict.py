@@ -194,7 +194,7 @@ def test_answering_reads_neither_memory_nor_held_out_samples(
     shutil.copytree(state, copied)
     store = Store(copied)
     for part in ("memory", "held"):
-        store.object_file(store.manifest(None)["parts"][part]["object"]).unlink()
+        store.objects.file(store.manifest(None)["parts"][part]["object"]).unlink()
     before, after = (ser("predict", folder, photos / "test", *CPU).out for folder in (state, copied))
     assert before == after != ""
 

@@ -19,7 +19,7 @@ from strongreplay.data.user_data import digests
 from strongreplay.errors import ConfigError, DataError, RunError
 from strongreplay.models.erasure import ErasedSamples, find, forget
 from strongreplay.models.memory_view import Remembered, all_images, names_of, read_parts, samples_of
-from strongreplay.models.model import model_of
+from strongreplay.models.parts import model_of
 from strongreplay.models.store import CANDIDATE, WORK, Store
 
 STORES = ("raw", "png", "jpeg")

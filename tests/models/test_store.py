@@ -18,9 +18,11 @@ from conftest import assert_same, in_a_process
 from torch import nn
 
 from strongreplay.errors import ConfigError, DataError, RunError
-from strongreplay.models import store as store_file
+from strongreplay.models import versions as store_file
+from strongreplay.models.manifest import objects_of
 from strongreplay.models.store import CANDIDATE, Store
 from strongreplay.storage.files import manifest_sum, sha256
+from strongreplay.storage.objects import Objects
 
 MARK = bytes(range(200, 232))
 ALL_KINDS = {
@@ -85,7 +87,7 @@ def assert_whole(store: Store) -> None:
     assert store.verify() == []
     known = set(store_file.OURS)
     assert {path.name for path in store.folder.iterdir()} <= known - {"pending.json"}
-    used = {key for one in store.readable().values() for key in store_file.objects_of(one)}
+    used = {key for one in store.readable().values() for key in objects_of(one)}
     assert {path.name for path in object_files(store)} == {f"{key}.safetensors" for key in used}
     assert not list(store.folder.rglob(".new-*"))
 
@@ -151,7 +153,7 @@ def test_what_did_not_change_is_written_once(tmp_path: Path) -> None:
 
 def test_only_the_parts_asked_for_are_read(store: Store) -> None:
     key = store.manifest("v3")["parts"]["memory"]["object"]
-    store.object_file(key).write_bytes(b"damaged")
+    store.objects.file(key).write_bytes(b"damaged")
     assert_same(store.read(parts=["net", "labels"])[1], {"net": parts_of(3)["net"], "labels": ["cat", "dog"]})
     assert store.read(parts=[])[1] == {}
     with pytest.raises(DataError, match=f"{key}.*cut off"):
@@ -203,7 +205,7 @@ def test_a_linked_folder_is_followed(store: Store, tmp_path: Path) -> None:
 
 
 def test_rollback_touches_no_object_and_the_next_number_is_new(store: Store) -> None:
-    before = [(path, path.stat().st_ino, path.stat().st_mtime_ns) for path in all_files(store.objects)]
+    before = [(path, path.stat().st_ino, path.stat().st_mtime_ns) for path in all_files(store.objects.folder)]
     before += [(path, path.stat().st_ino, path.stat().st_mtime_ns) for path in all_files(store.manifests)]
     version = store.rollback("v1", {"act": "rollback", "why": "worse"})
     assert version.name == store.current == "v1"
@@ -217,7 +219,7 @@ def test_rollback_touches_no_object_and_the_next_number_is_new(store: Store) -> 
 
 
 def test_rollback_needs_a_version_that_is_there_in_full(store: Store) -> None:
-    store.object_file(store.manifest("v1")["parts"]["net"]["object"]).unlink()
+    store.objects.file(store.manifest("v1")["parts"]["net"]["object"]).unlink()
     with pytest.raises(DataError, match="v1 needs it, but it is missing"):
         store.rollback("v1", {"act": "rollback"})
     with pytest.raises(ConfigError, match="by accepting it"):
@@ -246,7 +248,7 @@ def test_a_candidate_learnt_from_another_version_is_not_accepted(store: Store) -
 
 
 def test_a_damaged_candidate_is_not_accepted(store: Store) -> None:
-    file = store.object_file(store.manifest(CANDIDATE)["parts"]["net"]["object"])
+    file = store.objects.file(store.manifest(CANDIDATE)["parts"]["net"]["object"])
     file.write_bytes(file.read_bytes()[:-1] + b"x")
     with pytest.raises(DataError, match="damaged"):
         store.accept({"act": "accept"})
@@ -551,16 +553,16 @@ def test_a_second_writer_is_kept_off_and_readers_are_not(store: Store) -> None:
 def test_a_reader_whose_version_is_erased_meanwhile_reads_the_new_one(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reader, load, erased = Store(store.folder), Store.load, False
+    reader, load, erased = Store(store.folder), Objects.load, False
 
-    def allocate_buffers(self: Store, entry: dict[str, Any], where: Path) -> Any:
+    def erase_first(self: Objects, entry: dict[str, Any], where: Path) -> Any:
         nonlocal erased
-        if self is reader and not erased:
+        if self is reader.objects and not erased:
             erased = True
             store.rewrite(["memory"], forget_mark, {"act": "forget"})
         return load(self, entry, where)
 
-    monkeypatch.setattr(Store, "load", allocate_buffers)
+    monkeypatch.setattr(Objects, "load", erase_first)
     assert reader.read("v2")[1]["memory"]["sources"] == ["b"]
 
 
@@ -586,7 +588,7 @@ def test_a_flipped_bit_in_any_file_is_found_and_the_file_named(store: Store) -> 
                 continue
             file.write_bytes(flipped)
             assert any(file.name in fault for fault in store.verify()), (file, place)
-            if file.parent == store.objects:
+            if file.parent == store.objects.folder:
                 users = [name for name, one in store.readable().items() if file.stem in str(one["parts"])]
                 for name in users:
                     with pytest.raises(DataError, match=file.stem):
@@ -625,7 +627,7 @@ def test_a_damaged_version_is_named_and_left_out_and_its_objects_stay(store: Sto
 
 
 def test_a_damaged_object_is_mended_by_writing_it_again(store: Store) -> None:
-    file = store.object_file(store.manifest("v3")["parts"]["net"]["object"])
+    file = store.objects.file(store.manifest("v3")["parts"]["net"]["object"])
     file.write_bytes(b"damaged")
     store.commit(parts_of(3), {"chunk": 3}, LEARN)
     assert_whole(store)
@@ -707,7 +709,7 @@ def test_objects_that_hold_no_tensors_are_refused(store: Store) -> None:
         (2**63 - 1).to_bytes(8, "little") + b"{}",
         b"\x80",
     ):
-        store.object_file(sha256(data)).write_bytes(data)
+        store.objects.file(sha256(data)).write_bytes(data)
         entry = {"tree": {"tensor": ""}, "object": sha256(data), "bytes": len(data)}
         sign(file, parts={"net": entry})
         with pytest.raises(DataError, match="not a part of a model"):
@@ -723,8 +725,8 @@ def test_a_newer_format_says_update(store: Store) -> None:
 def test_a_forged_act_under_way_takes_no_announced_version_away(store: Store) -> None:
     lines: list[Any] = [{"version": "v1"}, {"version": "../x"}, {"version": 7}, [], {}]
     for line in lines:
-        store.pending.write_text("{}")
-        sign(store.pending, line=line, new=True, takes_candidate=False)
+        store.acts.pending.write_text("{}")
+        sign(store.acts.pending, line=line, new=True, takes_candidate=False)
         store.log({"act": "look"})
         assert names(store) == ["v1", "v2", "v3"]
         assert_whole(store)
@@ -757,8 +759,8 @@ def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_links_inside_the_folder_are_not_written_through(store: Store, tmp_path: Path) -> None:
-    shutil.move(store.objects, tmp_path / "elsewhere")
-    store.objects.symlink_to(tmp_path / "elsewhere")
+    shutil.move(store.objects.folder, tmp_path / "elsewhere")
+    store.objects.folder.symlink_to(tmp_path / "elsewhere")
     before = all_files(tmp_path / "elsewhere")
     with pytest.raises(DataError, match="a link where a file should be"):
         store.read()
@@ -769,11 +771,11 @@ def test_links_inside_the_folder_are_not_written_through(store: Store, tmp_path:
 
 def test_the_users_own_notes_beside_a_model_are_left_alone(store: Store) -> None:
     (store.folder / "notes.txt").write_text("mine")
-    (store.objects / "notes.txt").write_text("mine")
+    (store.objects.folder / "notes.txt").write_text("mine")
     store.commit(parts_of(4), {"chunk": 4}, LEARN)
     store.prune(1)
     assert (store.folder / "notes.txt").exists()
-    assert (store.objects / "notes.txt").exists()
+    assert (store.objects.folder / "notes.txt").exists()
 
 
 def test_what_cannot_be_kept_changes_nothing(store: Store) -> None:

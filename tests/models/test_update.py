@@ -1,4 +1,4 @@
-"""Budget, gate and codec, and an update of a kept model: gated, resumed, repeated."""
+"""An update of a kept model: gated, resumed, repeated."""
 
 import json
 from pathlib import Path
@@ -10,11 +10,8 @@ from conftest import assert_same
 from torch import Tensor
 
 from strongreplay import build_stream
-from strongreplay.data import images as codec
 from strongreplay.data.streams import Stream
 from strongreplay.errors import ConfigError, DataError, RunError
-from strongreplay.models.budget import Budget
-from strongreplay.models.gate import GUARD, HELD_OUT, Change, Verdict, compare, count_right
 from strongreplay.models.learn import LearnRequest, Stopped, Watcher, learn, verdict_of
 from strongreplay.models.store import Store
 
@@ -35,72 +32,6 @@ def chunk_of(digits: Stream, index: int) -> tuple[Tensor, Tensor]:
 def order(digits: Stream, index: int, **changes: Any) -> LearnRequest:
     settings = QUICK | changes.pop("settings", {})
     return LearnRequest(chunk_of(digits, index), settings=settings, **{"max_drop": 100.0} | changes)
-
-
-@pytest.mark.parametrize(
-    ("text", "samples", "size"),
-    [
-        (500, 500, None),
-        ("500", 500, None),
-        ("20MB", None, 20_000_000),
-        ("1.5 KiB", None, 1536),
-        ("7b", None, 7),
-    ],
-)
-def test_a_budget_is_read(text: int | str, samples: int | None, size: int | None) -> None:
-    assert Budget.parse(text) == Budget(samples, size)
-
-
-@pytest.mark.parametrize("text", ["", "-1", "1.5", "MB", "5 TB", "5 MBs", "nan"])
-def test_what_is_no_budget_is_told(text: str) -> None:
-    with pytest.raises(ConfigError, match="such as 500 or 20MB"):
-        Budget.parse(text)
-
-
-def test_a_fifth_of_a_budget_is_for_samples_to_judge_by() -> None:
-    assert Budget(500).rooms(True, 100, 50) == (400, 100)
-    assert Budget(500).rooms(False, 100, 50) == (500, 0)
-    assert Budget(bytes=1000).rooms(True, 100, 50) == (8, 4)
-
-
-def test_the_gate_lets_through_what_equals_the_limit_and_nothing_more() -> None:
-    labels = ["a"] * 10 + ["b"] * 10 + ["c"] * 10
-    before = count_right(["a"] * 10 + ["b"] * 10 + ["a"] * 10, labels)
-    after = count_right(["a"] * 9 + ["c"] + ["b"] * 9 + ["c"] * 11, labels)
-    changes = tuple(compare(before, after, ["a", "b"], "guard"))
-    assert [(change.label, change.before, change.after) for change in changes] == [
-        ("a", 100, 90), ("b", 100, 90), ("c", None, 100)
-    ]  # fmt: skip
-    assert Verdict(changes, 10).passed
-    assert [change.label for change in Verdict(changes, 9.9).fallen] == ["a", "b"]
-
-
-def test_a_guard_set_decides_where_it_has_as_many_samples_as_were_held_out() -> None:
-    def fallen(held: tuple[int, float], guard: tuple[int, float]) -> list[str]:
-        changes = (Change("a", HELD_OUT, held[0], 100, held[1]), Change("a", GUARD, guard[0], 100, guard[1]))
-        return [change.where for change in Verdict(changes, 10).fallen]
-
-    assert fallen((25, 80), (100, 95)) == []
-    assert fallen((25, 80), (10, 95)) == [HELD_OUT]
-    assert fallen((25, 100), (10, 80)) == [GUARD]
-    assert fallen((25, 80), (10, 70)) == [GUARD, HELD_OUT]
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_png_gives_back_every_pixel_and_jpeg_nearly(channels: int) -> None:
-    grid = torch.arange(32)
-    images = (grid[:, None] * 4 + grid * 3).to(torch.uint8).expand(5, channels, 32, 32).clone()
-    images[1:] = images[1:].flip(-1)
-    for how in ("png", "jpeg"):
-        files = codec.part(*codec.join(codec.encode(images, how)))
-        decoded = codec.decode(files, (channels, 32, 32))
-        difference = (decoded.int() - images.int()).abs().max()
-        assert difference == 0 if how == "png" else 0 <= difference < 20
-    with pytest.raises(DataError, match="stored image 0"):
-        codec.decode([b"no image"], (channels, 32, 32))
-    with pytest.raises(DataError, match="stored image 0"):
-        codec.decode(files[:1], (channels, 16, 16))
-    assert codec.part(*codec.join([])) == []
 
 
 def test_an_update_that_was_stopped_goes_on_to_the_same_bit(digits: Stream, tmp_path: Path) -> None:

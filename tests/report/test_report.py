@@ -29,8 +29,8 @@ def test_seeds_of_one_configuration_form_a_group_and_twins_are_told_apart() -> N
     groups = groups[::-1]
     assert [record.seed for record in groups[0].records] == [0, 1, 2]
     assert groups[0].records[0].score("class-il", "average_accuracy") == 80  # the same seed twice counts once
-    assert groups[1].name == "ser (method.alpha=3)"
-    assert groups[2].name == "er"
+    assert groups[1].name == "SER (method.alpha=3)"
+    assert groups[2].name == "ER"
     score = groups[0].score("class-il", "average_accuracy")
     assert score is not None
     assert score.mean == 81
@@ -48,13 +48,13 @@ def test_twins_of_a_run_of_the_paper_have_the_name_of_their_recipe_or_of_what_di
     ]
     records = [RunRecord(config.to_dict(), accuracy, {}) for config in configs]
     names = {group.name for group in group_records(records)}
-    rest = "ser (method.replay_size=200, method.alpha=9.0, method.beta=0.01, train.lr=0.15)"
-    assert names == {"ser (published)", "ser (tuned)", "ser (method.alpha=9.0)", rest}
-    assert group_records(records[1:2])[0].name == "ser", "nothing to tell apart"
+    rest = "SER (method.replay_size=200, method.alpha=9.0, method.beta=0.01, train.lr=0.15)"
+    assert names == {"SER (published)", "SER (tuned)", "SER (method.alpha=9.0)", rest}
+    assert group_records(records[1:2])[0].name == "SER", "nothing to tell apart"
     alone = {group.name for group in group_records(records[1:3])}
     assert alone == {
-        "ser (method.replay_size=200, method.alpha=4.0, method.beta=0.01, method.early=True, train.lr=0.15)",
-        "ser (method.alpha=9.0, method.beta=0.2, train.lr=0.1)",
+        "SER (method.replay_size=200, method.alpha=4.0, method.beta=0.01, method.early=True, train.lr=0.15)",
+        "SER (method.alpha=9.0, method.beta=0.2, train.lr=0.1)",
     }
 
 

@@ -62,7 +62,7 @@ def test_online_is_one_pass_in_batches_of_ten() -> None:
 
 
 def test_every_method_that_allows_it_learns_a_stream_without_boundaries() -> None:
-    free = [name for name, row in METHODS.items() if row.needs == "nothing"]
+    free = [name for name, row in METHODS.items() if not row.needs]
     assert set(free) >= {"sgd", "er", "der", "derpp", "gss", "clser"}
     for name in free:
         record = quick(name, "data.boundaries=false", "data.blurry=0.1")

@@ -42,7 +42,7 @@ def export_command(
     from strongreplay.cli.update_output import listed
     from strongreplay.models.export import export_onnx, require_packages
     from strongreplay.models.memory_view import KINDS, all_images, read_parts
-    from strongreplay.models.model import TO_ANSWER, model_of
+    from strongreplay.models.parts import TO_ANSWER, model_of
     from strongreplay.models.store import Store
 
     require_packages()

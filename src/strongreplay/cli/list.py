@@ -1,8 +1,13 @@
 """ser list: what there is, one line each."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 import typer
+
+from strongreplay.errors import ConfigError
+
+Row = TypeVar("Row")
 
 app = typer.Typer(help="List methods, streams, nets or recipes.", no_args_is_help=True)
 
@@ -17,10 +22,27 @@ def print_table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> No
 @app.command("methods")
 def list_methods() -> None:
     """Every method: what it does, keeps and needs, where it applies."""
-    from strongreplay.methods import METHODS
+    from strongreplay.extensions import installed
+    from strongreplay.methods import METHODS, method_row
 
-    rows = [(k, m.about, m.keeps, m.needs, " ".join(m.scenarios), m.paper) for k, m in METHODS.items()]
-    print_table(("method", "idea", "keeps", "needs", "applies to", "paper"), rows)
+    found = [*METHODS.values(), *offered(installed("method"), method_row)]
+    rows = [
+        (m.name, m.label, m.about, m.family, m.keeps, ", ".join(m.needs) or "nothing", " ".join(m.scenarios),
+         m.paper)
+        for m in found
+    ]  # fmt: skip
+    print_table(("method", "printed as", "idea", "family", "keeps", "needs", "applies to", "paper"), rows)
+
+
+def offered(points: Iterable[str], find: "Callable[[str], Row]") -> "list[Row]":
+    """What installed packages bring; one that cannot be loaded is named and passed over."""
+    rows = []
+    for name in points:
+        try:
+            rows.append(find(name))
+        except ConfigError as error:
+            typer.echo(f"passed over: {error}", err=True)
+    return rows
 
 
 @app.command("streams")

@@ -1,7 +1,6 @@
 """Download one published file: mirrors in order, checksum verified, in place all at once or not at all."""
 
 from pathlib import Path
-from typing import BinaryIO
 
 from strongreplay.data.archives import CHUNK_SIZE, Archive, OnProgress, checksum_fault
 from strongreplay.errors import DataError
@@ -54,11 +53,10 @@ def download(archive: Archive, folder: Path, progress: OnProgress | None = None)
     )
 
 
-def _download_from(mirror: str, file: BinaryIO, bar: _Bar | bool) -> None:
+def _download_from(mirror: str, file: files.Writer, bar: _Bar | bool) -> None:
     import pooch  # type: ignore[import-untyped]
 
     pooch.HTTPDownloader(bar, CHUNK_SIZE >> 4, timeout=TIMEOUT)(mirror, file, None)
-    file.flush()
 
 
 def _reason(error: Exception) -> str:

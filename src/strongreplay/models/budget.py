@@ -11,14 +11,14 @@ HELD_SHARE = 5  # one part in five of the budget is for samples the gate judges 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """One of the two is given."""
+    """Either a number of samples or a number of bytes."""
 
     samples: int | None = None
     bytes: int | None = None
 
     @classmethod
     def parse(cls, text: int | str) -> "Budget":
-        """500, 20MB, 1.5GiB."""
+        """Of texts such as 500, 20MB or 1.5GiB."""
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmg]i?)?(b))?\s*", str(text).lower())
         if match and match[3]:
             return cls(bytes=int(float(match[1]) * UNITS[match[2] or ""]))
@@ -28,19 +28,25 @@ class Budget:
             f"memory must be a number of samples or of bytes with a unit, such as 500 or 20MB, got '{text}'"
         )
 
-    def rooms(self, hold: bool, replay_row: int, held_row: int) -> tuple[int, int]:
-        """Samples to replay and samples to judge by, if one takes so many bytes."""
+    def replay_room(self, row_bytes: int, hold: bool) -> int:
+        """How many samples to replay, if one takes so many bytes; `hold`: a share is for judgement."""
+        total = self.samples if self.samples is not None else self.bytes
+        assert total is not None
+        rest = total - total // HELD_SHARE * hold
         if self.samples is not None:
-            held = self.samples // HELD_SHARE if hold else 0
-            return self.samples - held, held
-        assert self.bytes is not None
-        held_bytes = self.bytes // HELD_SHARE if hold else 0
-        replay = (self.bytes - held_bytes) // replay_row
-        if replay < 1:
+            return rest
+        if rest < row_bytes:
             raise ConfigError(
-                f"a memory of {self.bytes:,} bytes has no room for one sample of {replay_row:,}; give more"
+                f"a memory of {self.bytes:,} bytes has no room for one sample of {row_bytes:,}; give more"
             )
-        return replay, held_bytes // held_row
+        return rest // row_bytes
+
+    def held_room(self, row_bytes: int, hold: bool) -> int:
+        """How many samples to judge by, if one takes so many bytes."""
+        if self.samples is not None:
+            return self.samples // HELD_SHARE * hold
+        assert self.bytes is not None
+        return self.bytes // HELD_SHARE * hold // row_bytes
 
     def __str__(self) -> str:
         return f"{self.samples} samples" if self.samples is not None else f"{self.bytes:,} bytes"

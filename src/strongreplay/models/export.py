@@ -18,7 +18,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -180,7 +180,7 @@ def check_logits(path: Path, reference: Deployed, samples: Tensor, num_labels: i
 
 
 @contextmanager
-def beside(path: Path) -> Iterator[tuple[Path, BinaryIO]]:
+def beside(path: Path) -> Iterator[tuple[Path, files.Writer]]:
     """A file that gets its name at the end; one that cannot be written is found before the slow part."""
     try:
         if not os.path.lexists(path.parent):  # a typing error makes no folders
@@ -267,14 +267,13 @@ def strip(graph: "GraphProto") -> None:
         strip(inner)
 
 
-def write_model(file: BinaryIO, model: "ModelProto", properties: Mapping[str, str]) -> None:
+def write_model(file: files.Writer, model: "ModelProto", properties: Mapping[str, str]) -> None:
     del model.metadata_props[:]
     for key, value in properties.items():
         # Names of files may be no valid text, and the format allows nothing else.
         text = value.encode(errors="backslashreplace").decode()
         model.metadata_props.add(key=key, value=text)
     file.write(model.SerializeToString())
-    file.flush()
 
 
 def compare(path: Path, file: Path, reference: Deployed, samples: Tensor) -> float:

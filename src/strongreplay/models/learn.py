@@ -15,8 +15,10 @@ import torch
 
 from strongreplay.data.user_data import Chunk, read_chunk
 from strongreplay.errors import ConfigError, RunError
+from strongreplay.models.build import first_model
 from strongreplay.models.gate import Change, Verdict
-from strongreplay.models.model import Model, first_model, model_of
+from strongreplay.models.model import Model
+from strongreplay.models.parts import model_of, parts_of, sample_bytes
 from strongreplay.models.settings import make_settings
 from strongreplay.models.store import CANDIDATE, WORK, Store, Version
 from strongreplay.models.update import Report, Update
@@ -132,12 +134,12 @@ class StoredUpdate:
             "accepted": order.accept,
         }
         if passed:
-            version = store.commit(self.model.parts(), about, act)
+            version = store.commit(parts_of(self.model), about, act)
             store.drop_candidate()
             store.prune(order.keep)
         else:
             version = None
-            store.stage(self.model.parts(), about, act | {"act": "refuse"})
+            store.stage(parts_of(self.model), about, act | {"act": "refuse"})
         files.remove_quietly(self.work)
         return LearnOutcome(version, report, seconds)
 
@@ -233,7 +235,7 @@ def describe(model: Model, chunk: Chunk, report: Report, lesson: str, seconds: f
         "notes": list(report.notes),
         "terms": report.terms,
         "seconds": seconds,
-        "bytes": model.num_bytes(),
+        "bytes": sample_bytes(model),
         "net": model.plan.net.name,
         "method": model.plan.learner.method,
     }

@@ -2,7 +2,8 @@
 
 import torch
 
-from strongreplay.models.model import TO_ANSWER, Model, model_of
+from strongreplay.models.model import Model
+from strongreplay.models.parts import TO_ANSWER, model_of
 from strongreplay.models.store import Store, Version
 
 

@@ -1,34 +1,34 @@
-"""Lesson: one chunk on its way into a model: new labels, samples held out, training, judgement.
+"""Update: one chunk of new samples on its way into a model: prepare, train, judge.
 
-Everything before the training is fixed by the model and the chunk, so a lesson that was stopped is prepared
-again and goes on from the state of its training alone.
+The model and the chunk alone decide how an update is prepared. One that was stopped is therefore prepared
+again, and goes on from the state of its training.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from strongreplay.data import images as codec
-from strongreplay.data.user_data import Chunk, Label, digests
-from strongreplay.errors import ConfigError, DataError
+from strongreplay.data.user_data import Chunk, Label
+from strongreplay.errors import DataError
 from strongreplay.models.gate import GUARD, HELD_OUT, Tally, Verdict, compare, count_right
-from strongreplay.models.model import HeldOut, Model, Origin
+from strongreplay.models.guard import usable_guard
+from strongreplay.models.held_out import HeldOut, choose_held_out
+from strongreplay.models.labels import check_all_known, columns_of, with_new_labels
+from strongreplay.models.model import Model
+from strongreplay.models.room import drop_rows_over_budget, make_room
+from strongreplay.models.samples import origins_of
+from strongreplay.models.written_before import with_ids
 from strongreplay.protocol import Split, Task, derive_generator
 from strongreplay.runs.trainer import make_optimizer
-from strongreplay.sampling import draw_distinct
 from strongreplay.training.engine import OnStep, TaskProgress, steps_in_epoch, train_task
-
-ENOUGH = 5  # samples of a class from which at least one is held out
-PROBED = 200  # images that tell how much one takes when it is encoded
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a lesson did."""
+    """What an update did."""
 
     verdict: Verdict
     fresh: Tally  # right answers on what was held out of this chunk
@@ -49,17 +49,15 @@ class Update:
                 "read them with this shape"
             )
         self.model, self.chunk, self.known, self.kept = model, chunk, tuple(model.labels), model.held
-        self.notes: list[str] = []
-        self.renamed: dict[str, str] = {}  # digests of decoded images to those of the images they were
-        self.guard = self.usable(guard) if guard else None
+        self.ids = torch.arange(model.next_id, model.next_id + len(chunk))
+        model.next_id += len(chunk)
+        self.guard, self.notes = self.check_guard(guard)
         self.before = self.tallies() if model.lessons else {}
-        columns = self.admit([*chunk.labels, *announced])
+        columns = self.add_labels([*chunk.labels, *announced])
         train = self.hold_out(columns)
-        self.make_room()
-        whole = len(train) == len(columns)
-        split = Split(chunk.inputs, columns) if whole else Split(chunk.inputs[train], columns[train])
-        classes = tuple(split.labels.unique().tolist())
-        self.task = Task(model.lessons, classes, split, Split(split.inputs[:0], split.labels[:0]))
+        self.held_room = make_room(model, model.samples.image_bytes(chunk.inputs))
+        classes = tuple(train.labels.unique().tolist())
+        self.task = Task(model.lessons, classes, train, train.take(torch.empty(0, dtype=torch.int64)))
         self.optimizer = make_optimizer(model.method, model.plan.train)
         self.progress: TaskProgress | None = TaskProgress()
         self.restore: Callable[[], None] | None = None
@@ -70,56 +68,26 @@ class Update:
         train = self.model.plan.train
         return train.epochs * steps_in_epoch(len(self.task.train), train.batch_size, bool(train.drop_last))
 
-    def admit(self, labels: Sequence[Label]) -> Tensor:
-        """The column of each sample; labels not met before get the next ones."""
+    def add_labels(self, labels: Sequence[Label]) -> Tensor:
+        """(N,) the column of each sample's label; labels not met before get the next columns."""
         model, fixed = self.model, self.model.plan.learner.classes
-        found = list(dict.fromkeys(labels))
         if fixed is not None:
-            allowed = set(fixed)
-            foreign = [label for label in found if label not in allowed]
-            if foreign:
-                raise DataError(f"the model is fixed to {len(fixed)} classes, got {foreign[0]!r} besides")
+            check_all_known(fixed, labels)
             model.labels = list(fixed)
         else:
-            check_kinds([*model.labels, *found])
-            new = set(found) - set(model.labels)
-            # The first come sorted, so that it does not matter how a folder or an array orders them.
-            model.labels += [label for label in sorted(found, key=sort_key) if label in new]
-            # Rows that wait for their class learn to stay low, and what is remembered says so too: a head
-            # that had no row for a class before it came would forget more, and a fixed one has it.
+            model.labels = with_new_labels(model.labels, labels)
+            # Rows of the head that wait for their class learn to stay low, and stored logits include them.
+            # A head without a row for a class before it came would forget more, and a fixed head has it.
             model.method.grow(len(model.labels) + model.plan.learner.reserve, model.generators["growth"])
-        places = {label: column for column, label in enumerate(model.labels)}
-        return torch.tensor([places[label] for label in self.chunk.labels])
+        return columns_of(self.chunk.labels, model.labels)
 
-    def hold_out(self, columns: Tensor) -> Tensor:
-        """Rows to learn; the others are put aside, a share of each class."""
-        share, generator = self.model.plan.learner.val, self.generator("held out")
-        keys = torch.rand(len(columns), dtype=torch.float64, generator=generator)
-        sizes = columns.bincount()
-        counts = (sizes * share).round().long()
-        counts = torch.where(sizes >= ENOUGH, counts.clamp(min=1), counts).minimum(sizes - 1) * (share > 0)
-        held = ranks(columns, keys) < counts[columns]
-        self.fresh = HeldOut(self.chunk.inputs[held], columns[held], keys[held])
-        return (~held).nonzero().flatten()
-
-    def make_room(self) -> None:
-        """As many rows in memory as the budget has room for now; wider answers take more of it."""
-        model = self.model
-        image = self.image_bytes()
-        fields: dict[str, int] = {"images": image, "labels": 8, "logits": 4 * model.head_size}
-        names = model.memory.row_type._fields if model.memory is not None else ("images",)
-        row = sum(fields[name] for name in names)
-        replay, self.held_room = model.plan.budget.rooms(model.plan.learner.val > 0, row, image + 16)
-        if model.memory is not None and model.memory.capacity != replay:
-            if replay < 1:
-                raise ConfigError(f"a memory of {model.plan.budget} has no room to replay; give more")
-            model.memory.resize(replay)
-
-    def image_bytes(self) -> int:
-        images, how = self.chunk.inputs[:PROBED], self.model.plan.learner.store
-        if how == "raw" or len(self.model.shape) == 1:
-            return images[0].nbytes
-        return -(-sum(map(len, codec.encode(images, how))) // len(images))
+    def hold_out(self, columns: Tensor) -> Split:
+        """What to learn; a share of each class is put aside in `fresh`."""
+        inputs, share = self.chunk.inputs, self.model.plan.learner.val
+        held, keys = choose_held_out(columns, share, self.generator("held out"))
+        self.fresh = HeldOut(inputs[held], columns[held], keys[held], self.ids[held])
+        split = Split(inputs, columns, self.ids)
+        return split.take(~held) if held.any() else split
 
     def go(self, on_step: OnStep | None = None) -> None:
         """Train, from where it stands."""
@@ -153,9 +121,10 @@ class Update:
 
     def load(self, state: dict[str, Any]) -> None:
         model = self.model
+        method_state = with_ids(state["method"], [*model.kept_samples(), (self.chunk.inputs, self.ids)])
 
         def restore() -> None:
-            model.method.load_state_dict(state["method"])
+            model.method.load_state_dict(method_state)
             for name, generator in model.generators.items():
                 generator.set_state(state["generators"][name])
 
@@ -164,7 +133,7 @@ class Update:
         self.progress, self.restore = TaskProgress.of_state(state["progress"], model.device), restore
 
     def finish(self, max_drop: float) -> Report:
-        """Judge the model as it is now, and keep what later lessons are judged by."""
+        """Judge the model as it is now, and keep what later updates are judged by."""
         model, fresh = self.model, self.fresh
         model.lessons += 1
         after = self.tallies()
@@ -196,121 +165,21 @@ class Update:
         labels = [self.model.labels[column] for column in held.columns.tolist()]
         return count_right(self.model.answers(held.images), labels)
 
-    def usable(self, guard: Chunk) -> Chunk:
-        """The guard set without classes that nobody knows; samples that are learnt too are told."""
-        known = {*self.model.labels, *self.chunk.labels}
-        foreign = sorted({str(label) for label in guard.labels if label not in known})
-        if foreign:
-            self.notes.append(
-                f"guard: {len(foreign)} unknown classes are left out ({', '.join(foreign[:5])})"
-            )
-            guard = guard.take(
-                torch.tensor([row for row, label in enumerate(guard.labels) if label in known])
-            )
-        learnt = set(digests(self.chunk.inputs)) | set(self.model.origins)
-        twins = [
-            source
-            for source, name in zip(guard.sources, digests(guard.inputs), strict=True)
-            if name in learnt
-        ]
-        if twins:
-            self.notes.append(
-                f"guard: {len(twins)} of {len(guard.labels)} samples are in the training data too, such as "
-                f"{twins[0]}; they flatter the result"
-            )
-        return guard
+    def check_guard(self, guard: Chunk | None) -> tuple[Chunk | None, list[str]]:
+        if guard is None:
+            return None, []
+        learnt = [self.chunk.inputs, *(images for images, _ in self.model.kept_samples())]
+        return usable_guard(guard, {*self.model.labels, *self.chunk.labels}, learnt)
 
     def remember(self) -> None:
-        """Held-out samples within the budget, and the origin of everything kept."""
-        model, fresh = self.model, self.fresh
-        parts = zip(
-            (self.kept.images, self.kept.columns, self.kept.keys),
-            (fresh.images, fresh.columns, fresh.keys),
-            strict=True,
-        )
-        joined = HeldOut(*(torch.cat(pair) for pair in parts))
-        # One of each class, then a second of each, ...: where room ends, it ends for all classes alike.
-        order = np.lexsort((joined.keys.numpy(), ranks(joined.columns, joined.keys).numpy()))[
-            : self.held_room
-        ]
-        model.held = joined.take(torch.from_numpy(np.sort(order)))
-        self.store_as_kept()
-        self.trace()
-        self.fit_budget()
-
-    def store_as_kept(self) -> None:
-        """What JPEG loses is lost now, not at the next start: a model in use and a loaded one stay equal."""
+        """Keep samples within the budget, and know the origin of each."""
         model = self.model
-        if model.plan.learner.store != "jpeg" or len(model.shape) == 1:
-            return
-        names = set(model.files)
-        for images in self.sample_tensors():
-            rows = [row for row, name in enumerate(digests(images)) if name not in names]
-            if rows:
-                files = codec.encode(images[rows], "jpeg")
-                decoded = codec.decode(files, model.shape)
-                self.renamed |= dict(zip(digests(decoded), digests(images[rows]), strict=True))
-                model.files |= dict(zip(digests(decoded), files, strict=True))
-                images[rows] = decoded.to(images.device)
-
-    def sample_tensors(self) -> list[Tensor]:
-        memory = self.model.memory
-        replayed = [memory.rows.images] if memory is not None and len(memory) else []
-        return [*replayed, self.model.held.images]
-
-    def trace(self) -> None:
-        """Every sample kept has an origin; those of samples that are gone are forgotten."""
-        model, chunk = self.model, self.chunk
-        rows: dict[str, int] = {}
-        for row, name in enumerate(digests(chunk.inputs)):
-            rows.setdefault(name, row)
-        found: dict[str, Origin] = {}
-        for images in self.sample_tensors():
-            for name in digests(images):
-                if name in found:
-                    continue
-                if name in model.origins:
-                    found[name] = model.origins[name]
-                else:
-                    row = rows[self.renamed.get(name, name)]
-                    found[name] = Origin(model.next_id, chunk.sources[row], chunk.labels[row], model.lessons)
-                    model.next_id += 1
-        model.origins = found
-        model.files = {name: data for name, data in model.files.items() if name in found}
-
-    def fit_budget(self) -> None:
-        """Encoded images differ in size: rows leave at random until all fit."""
-        model, limit = self.model, self.model.plan.budget.bytes
-        if limit is None or model.plan.learner.store == "raw" or model.memory is None:
-            return
-        generator = self.generator("budget")
-        while (used := sum(model.num_bytes().values())) > limit and len(model.memory) > 1:
-            fitting = max(1, int(len(model.memory) * limit / used) - 1)
-            model.memory.keep(draw_distinct(len(model.memory), fitting, generator).sort().values)
+        model.held = self.kept.joined(self.fresh).cut_to(self.held_room)
+        model.samples.origins |= origins_of(self.chunk, self.ids.tolist(), model.lessons)
+        for images, ids in model.kept_samples():
+            model.samples.apply_loss(images, ids)
+        drop_rows_over_budget(model, self.generator("budget"))
+        model.samples.keep_only(number for _, ids in model.kept_samples() for number in ids.tolist())
 
     def generator(self, name: str) -> torch.Generator:
         return derive_generator(self.model.plan.learner.seed, f"{name} {self.model.lessons}")
-
-
-def ranks(columns: Tensor, keys: Tensor) -> Tensor:
-    """The place of each sample in its class, by key."""
-    order = np.lexsort((keys.numpy(), columns.numpy()))
-    sizes = np.bincount(columns.numpy()) if len(columns) else np.empty(0, np.int64)
-    starts = np.repeat(np.cumsum(sizes) - sizes, sizes)
-    found = np.empty(len(columns), np.int64)
-    found[order] = np.arange(len(columns)) - starts
-    return torch.from_numpy(found)
-
-
-def sort_key(label: Label) -> tuple[bool, Label]:
-    return isinstance(label, str), label
-
-
-def check_kinds(labels: Sequence[Label]) -> None:
-    """1 and "1" side by side are one class for a person and two for a machine."""
-    texts = {label for label in labels if isinstance(label, str)}
-    twice = [label for label in labels if not isinstance(label, str) and str(label) in texts]
-    if twice:
-        raise DataError(
-            f"labels: both {twice[0]} and '{twice[0]}' were met; use numbers or texts for all of them"
-        )

@@ -6,22 +6,15 @@ from dataclasses import dataclass
 from textwrap import fill
 
 from strongreplay import metrics
+from strongreplay.methods.table import COLOURS, METHOD_ROWS, method_colour, method_look
 from strongreplay.report.tables import Group, Summary
-from strongreplay.runs.paper import METHODS
 
-# Okabe and Ito's palette, told apart by colour-blind readers. Yellow is left out because it fades on white,
-# and grey stands for black, which would be gone on a dark page.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 DASHES = ("-", "--", "-.", ":")
 # Lines only: as SVG, dots and circles are many times larger.
 HATCHES = ("", "//", "--", "xx", "\\\\", "++", "||", "////", "-/", "|\\")
-# A method looks the same in every picture; one that is not named here follows behind.
-ORDER: tuple[str, ...] = (
-    *("sgd", "ser", "er", "derpp", "der", "joint", "icarl", "ert", "gem", "agem", "fdr", "gss", "hal", "lwf"),
-    *("oewc", "si", "clser", "tamil", "rm", "co2l", "lvt"),
-)
-PRINTED = {name: printed for printed, name in METHODS.items()} | {"der": "DER"}
+ORDER = tuple(sorted(METHOD_ROWS, key=method_look))  # a method looks the same in every picture
+PRINTED = {name: row.label for name, row in METHOD_ROWS.items()}
 TITLES = {"class-il": "Class-IL", "task-il": "Task-IL", "domain-il": "Domain-IL"}
 INK = "#111111"  # on data colours; pure black is the page's colour, which may be light
 UPPER_BOUND = "joint"
@@ -45,17 +38,20 @@ def style_groups(groups: Iterable[Group]) -> list[tuple[Group, Style]]:
     numbers: dict[int, int] = {}
     # Sorted, so that a look depends on what is in the picture and not on who is better.
     for group in sorted(groups, key=lambda g: (g.method, g.memory_size or 0, g.variant)):
-        number = ORDER.index(group.method) if group.method in ORDER else len(ORDER)
+        number = method_look(group.method)
         while number in numbers.values():
             number += len(ORDER)
         numbers[id(group)] = number
-    return [(group, style_of(label_of(group, len(sizes) > 1), numbers[id(group)])) for group in groups]
+    return [
+        (group, style_of(label_of(group, len(sizes) > 1), method_colour(group.method), numbers[id(group)]))
+        for group in groups
+    ]
 
 
-def style_of(label: str, number: int) -> Style:
+def style_of(label: str, colour: str, number: int) -> Style:
     return Style(
         label,
-        COLOURS[number % len(COLOURS)],
+        colour,
         MARKERS[number % len(MARKERS)],
         DASHES[number // len(COLOURS) % len(DASHES)],
         HATCHES[number % len(HATCHES)],
@@ -66,7 +62,7 @@ def label_of(group: Group, with_size: bool = False) -> str:
     """As papers print it, such as "DER++, memory 200 (alpha=3)"."""
     size = f", memory {group.memory_size}" if with_size and group.memory_size is not None else ""
     variant = re.sub(r"\bmethod\.", "", group.variant)
-    return plain(PRINTED.get(group.method, group.method) + size + (f" ({variant})" if variant else ""))
+    return plain(group.label + size + (f" ({variant})" if variant else ""))
 
 
 def plain(text: str) -> str:

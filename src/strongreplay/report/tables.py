@@ -11,6 +11,7 @@ from typing import Any
 
 from strongreplay import metrics
 from strongreplay.errors import ConfigError
+from strongreplay.methods.table import method_label
 from strongreplay.runs.paper import fingerprints
 from strongreplay.runs.recipes import PUBLISHED, TUNED, find_recipe
 from strongreplay.storage.records import RunRecord, fingerprint, flatten, told
@@ -56,8 +57,14 @@ class Group:
         return self.stream if self.protocol == "full" else f"{self.stream}-{self.protocol}"
 
     @property
+    def label(self) -> str:
+        """The method as papers print it; a user's method says in its records what it is called."""
+        told = self.records[0].measured.get("label") if self.records else None
+        return told if isinstance(told, str) and told else method_label(self.method)
+
+    @property
     def name(self) -> str:
-        return self.method + (f" ({self.variant})" if self.variant else "")
+        return self.label + (f" ({self.variant})" if self.variant else "")
 
     def score(self, scenario: str, name: str) -> Summary | None:
         return summarise(

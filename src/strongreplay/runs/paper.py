@@ -15,11 +15,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-METHODS = {  # as printed -> as named here
-    "Joint": "joint", "SGD": "sgd", "oEWC": "oewc", "SI": "si", "LwF": "lwf", "ER": "er", "GEM": "gem",
-    "A-GEM": "agem", "iCaRL": "icarl", "FDR": "fdr", "GSS": "gss", "HAL": "hal", "ERT": "ert", "RM": "rm",
-    "DER++": "derpp", "CLS-ER": "clser", "TAMiL": "tamil", "LVT": "lvt", "Co2L": "co2l", "SER": "ser",
-}  # fmt: skip
+from strongreplay.methods.table import METHOD_ROWS
+
+METHODS = {row.label: name for name, row in METHOD_ROWS.items()}  # as printed -> as named here
 TARGETS = {
     "table1": "accuracy on CIFAR100 in 5, 10 and 20 tasks",
     "table2": "accuracy on CIFAR10, TinyImageNet, P-MNIST and R-MNIST",

@@ -18,13 +18,13 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from strongreplay.errors import DataError
 
 MAX_JSON = 2**28  # bytes of one JSON file
 MAX_LEVELS = 300  # of nested JSON; a tree of tensors takes three for each of its own
-BUFFER = 2**20  # bytes
+MOST_WRITTEN = 2**30  # bytes in one call; Linux ends at 2 GiB
 PREFIX = ".new-"  # of the names of what is being written
 NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 UNSYNCABLE = (errno.EINVAL, errno.EOPNOTSUPP)  # what file systems say that cannot sync a folder
@@ -36,8 +36,8 @@ _numbers = itertools.count()
 # Writing
 
 
-class _Handle(io.RawIOBase):
-    """An open file that is written by `os.write` alone."""
+class Writer(io.RawIOBase):
+    """An open file without a buffer, which after an error would be written again when it is closed."""
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
@@ -46,20 +46,19 @@ class _Handle(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        return os.write(self.handle, data)
+        """All of it, in as many calls as the system takes."""
+        rest = memoryview(data).cast("B")
+        while rest:
+            rest = rest[os.write(self.handle, rest[:MOST_WRITTEN]) :]
+        return memoryview(data).nbytes
 
 
 @contextmanager
-def new_file(path: Path, flags: int = os.O_EXCL) -> Iterator[BinaryIO]:
+def new_file(path: Path, flags: int = os.O_EXCL) -> Iterator[Writer]:
     """A file that is not there yet, to write to, synced at the end; in a folder that `new_folder` gave."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | NOFOLLOW | flags, 0o666)
     try:
-        file = io.BufferedWriter(_Handle(handle), BUFFER)
-        try:
-            yield file
-            file.flush()
-        finally:
-            file.detach()  # or the buffer would be written again when it is collected
+        yield Writer(handle)
         os.fsync(handle)
     finally:
         os.close(handle)
@@ -74,7 +73,7 @@ def name_beside(path: Path) -> Path:
 
 
 @contextmanager
-def replaced(path: Path, *, sync: bool = True) -> Iterator[tuple[Path, BinaryIO]]:
+def replaced(path: Path, *, sync: bool = True) -> Iterator[tuple[Path, Writer]]:
     """Write to the file that is given; at the end it gets the name `path`, unless something was raised."""
     make_folder(path.parent)
     new = name_beside(path)

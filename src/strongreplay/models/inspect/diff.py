@@ -12,7 +12,7 @@ from strongreplay.data.archives import OnProgress
 from strongreplay.data.user_data import Label
 from strongreplay.models.gate import HELD_OUT, Change, compare, count_right
 from strongreplay.models.memory_view import KINDS, all_images, names_of, read_parts, samples_of
-from strongreplay.models.model import TO_ANSWER, model_of
+from strongreplay.models.parts import TO_ANSWER, model_of
 from strongreplay.models.settings import OWN
 from strongreplay.models.store import Store
 from strongreplay.storage.records import flatten

@@ -1,0 +1,107 @@
+"""Make a model that has learnt nothing yet: its net, its method and its views, chosen for its samples."""
+
+from copy import deepcopy
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from strongreplay.data.user_data import Chunk
+from strongreplay.errors import ConfigError, DataError
+from strongreplay.methods import METHODS, Method
+from strongreplay.methods.base import evaluation_mode
+from strongreplay.models.held_out import no_samples
+from strongreplay.models.model import Model
+from strongreplay.models.samples import SampleIndex
+from strongreplay.models.settings import OWN, ModelSettings
+from strongreplay.models.views import choose_moments, plain_view, training_view
+from strongreplay.nets import Classifier, GrowingHead, build_net, seeded_init
+from strongreplay.protocol import Problem, derive_generator
+
+SMALL_SIDE, TINY_SIDE = 32, 8  # grey images up to the first suit the small net; below the second only an MLP
+
+
+def first_model(
+    plan: ModelSettings, chunk: Chunk, device: torch.device, own_net: nn.Module | None = None
+) -> Model:
+    """A model for samples like these; the chunk's labels say how many outputs it begins with."""
+    shape = tuple(chunk.inputs.shape[1:])
+    mean, std = choose_moments(plan, chunk.inputs)
+    if len(shape) == 3 and shape[1] != shape[2] and own_net is None:
+        raise DataError(f"images must be square, got {shape[2]} x {shape[1]} pixels; give a side")
+    if plan.net.name == "auto":
+        plan = replace(plan, net=plan.net.model_copy(update=choose_net(shape, plan.net.width)))
+    classes = plan.learner.classes
+    num_classes = len(classes) if classes is not None else len(set(chunk.labels)) + plan.learner.reserve
+    return new_model(plan, shape, mean, std, device, num_classes, 1, own_net)
+
+
+def new_model(
+    plan: ModelSettings, shape: tuple[int, ...], mean: list[float], std: list[float], device: torch.device,
+    num_classes: int, capacity: int, own_net: nn.Module | None = None,
+) -> Model:  # fmt: skip
+    """A model whose net has so many outputs; its initial weights are drawn from the seed in the settings."""
+    seed = plan.learner.seed
+    generators = {
+        name: derive_generator(seed, name) for name in ("order", "views", "replayed views", "growth")
+    }
+    with_draws = partial(training_view, plan, shape, mean, std)
+    net = make_net(plan, shape, num_classes, own_net)
+    if plan.learner.classes is None:
+        net.head = GrowingHead.of(net.head)
+    test_view = plain_view(plan, shape, mean, std)
+    problem = Problem(num_classes, 1, with_draws(generators["replayed views"]), test_view, seed)
+    method = make_method(plan, net, problem, capacity).to(device)
+    samples = SampleIndex(plan.learner.store if len(shape) == 3 else "raw", shape)
+    view = with_draws(generators["views"])
+    return Model(plan, shape, mean, std, [], method, generators, no_samples(shape), samples, device, view)
+
+
+def make_method(plan: ModelSettings, net: Classifier, problem: Problem, capacity: int) -> Method:
+    """The method with a memory of this capacity, which keeps the ids of its rows."""
+    row = METHODS[plan.learner.method]
+    config = plan.method.model_copy(update={"memory_size": capacity}) if row.has_memory else plan.method
+    method = row.build(net, problem, row.config.model_validate(config.model_dump()))
+    if (memory := getattr(method, "memory", None)) is not None:
+        memory.keep_ids()
+    return method
+
+
+def choose_net(shape: tuple[int, ...], width: int | None) -> dict[str, Any]:
+    """A net that learns samples of a shape in reasonable time on a CPU."""
+    if len(shape) == 1 or shape[-1] < TINY_SIDE:
+        return {"name": "mlp"}
+    if shape[-1] < 2 * TINY_SIDE or (shape[0] == 1 and shape[-1] <= SMALL_SIDE):
+        return {"name": "cnn"}
+    return {"name": "resnet18", "width": width or 20}
+
+
+def make_net(
+    plan: ModelSettings, shape: tuple[int, ...], num_classes: int, own_net: nn.Module | None
+) -> Classifier:
+    """The net the settings name, or a copy of the user's own with a new head."""
+    generator = derive_generator(plan.learner.seed, "net")
+    if own_net is None:
+        if plan.net.name == OWN:
+            raise ConfigError(
+                "this model has a net of its user's own; give it again: Learner.load(path, net=...)"
+            )
+        return build_net(plan.net.name, shape, num_classes, generator, **plan.net.options)
+    net = deepcopy(own_net) if isinstance(own_net, Classifier) else with_head(own_net, shape, num_classes)
+    with seeded_init(generator):
+        net.head = nn.Linear(net.head.in_features, num_classes)
+    return net
+
+
+def with_head(own_net: nn.Module, shape: tuple[int, ...], num_classes: int) -> Classifier:
+    """A classifier whose features are the outputs of a copy of the user's net."""
+    body = deepcopy(own_net)
+    with torch.no_grad(), evaluation_mode(body):
+        features = body(torch.zeros(2, *shape))
+    if features.dim() != 2:
+        raise ConfigError(
+            f"net: must answer with (B, D) features, got shape {tuple(features.shape)}; flatten them"
+        )
+    return Classifier(body, features.shape[1], num_classes)

@@ -1,0 +1,26 @@
+"""The guard: samples the user gives to judge an update by, beside those that were held out."""
+
+from collections.abc import Collection, Iterable
+
+import torch
+from torch import Tensor
+
+from strongreplay.data.user_data import Chunk, Label, digests
+
+
+def usable_guard(guard: Chunk, known: Collection[Label], learnt: Iterable[Tensor]) -> tuple[Chunk, list[str]]:
+    """The guard without unknown classes, and notes on those and on samples that are learnt too."""
+    notes = []
+    foreign = sorted({str(label) for label in guard.labels if label not in known})
+    if foreign:
+        notes.append(f"guard: {len(foreign)} unknown classes are left out ({', '.join(foreign[:5])})")
+        guard = guard.take(torch.tensor([row for row, label in enumerate(guard.labels) if label in known]))
+    pictures = {digest for images in learnt for digest in digests(images)}
+    pairs = zip(guard.sources, digests(guard.inputs), strict=True)
+    twins = [source for source, digest in pairs if digest in pictures]
+    if twins:
+        notes.append(
+            f"guard: {len(twins)} of {len(guard.labels)} samples are in the training data too, such as "
+            f"{twins[0]}; they flatter the result"
+        )
+    return guard, notes

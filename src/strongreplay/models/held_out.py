@@ -1,0 +1,61 @@
+"""Samples that are put aside: no update learns from them, and the gate judges by them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+ENOUGH = 5  # samples of a class from which at least one is held out
+
+
+@dataclass
+class HeldOut:
+    images: Tensor
+    columns: Tensor  # (H,) int64: the class of each
+    keys: Tensor  # (H,) float64, drawn once for each sample; within a class the lowest stay
+    ids: Tensor  # (H,) int64
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def take(self, rows: Tensor) -> "HeldOut":
+        return HeldOut(self.images[rows], self.columns[rows], self.keys[rows], self.ids[rows])
+
+    def joined(self, other: "HeldOut") -> "HeldOut":
+        return HeldOut(
+            torch.cat([self.images, other.images]),
+            torch.cat([self.columns, other.columns]),
+            torch.cat([self.keys, other.keys]),
+            torch.cat([self.ids, other.ids]),
+        )
+
+    def cut_to(self, room: int) -> "HeldOut":
+        """At most `room` samples: one of each class, then a second of each, and so on, in stored order."""
+        order = np.lexsort((self.keys.numpy(), ranks(self.columns, self.keys).numpy()))[:room]
+        return self.take(torch.from_numpy(np.sort(order)))
+
+
+def no_samples(shape: tuple[int, ...]) -> HeldOut:
+    dtype = torch.uint8 if len(shape) == 3 else torch.float32
+    integers, floats = torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=torch.float64)
+    return HeldOut(torch.empty(0, *shape, dtype=dtype), integers, floats, integers)
+
+
+def choose_held_out(columns: Tensor, share: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """(N,) which samples to hold out, a share of each class, and the keys drawn for all of them."""
+    keys = torch.rand(len(columns), dtype=torch.float64, generator=generator)
+    sizes = columns.bincount()
+    counts = (sizes * share).round().long()
+    counts = torch.where(sizes >= ENOUGH, counts.clamp(min=1), counts).minimum(sizes - 1) * (share > 0)
+    return ranks(columns, keys) < counts[columns], keys
+
+
+def ranks(columns: Tensor, keys: Tensor) -> Tensor:
+    """(N,) the place of each sample in its class, by key."""
+    order = np.lexsort((keys.numpy(), columns.numpy()))
+    sizes = np.bincount(columns.numpy()) if len(columns) else np.empty(0, np.int64)
+    starts = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    found = np.empty(len(columns), np.int64)
+    found[order] = np.arange(len(columns)) - starts
+    return torch.from_numpy(found)

@@ -1,0 +1,85 @@
+"""History of a kept model: a signed line for every act that was done, and the act under way.
+
+`history.jsonl` has a line for each act, with the version in use after it. `pending.json` is the act that a
+writer is at. If the writer is killed, the next one finishes the act or takes it back, as `pending.json` says.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from strongreplay.errors import DataError
+from strongreplay.models.manifest import REMEDY, checked, is_name, now, read_signed, same, signed
+from strongreplay.storage import files
+
+Line = dict[str, Any]
+Tell = Callable[[str], None]
+
+
+def silent(text: str) -> None:
+    """Ignore what is told."""
+
+
+class History:
+    """The acts on the model in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.lines, self.pending = folder / "history.jsonl", folder / "pending.json"
+
+    def read(self, tell: Tell = silent) -> list[Line]:
+        """The whole lines, oldest first; `tell` is called with a sentence about each damaged one."""
+        *lines, torn = self.read_bytes().split(b"\n")
+        found = []
+        for number, line in enumerate(lines, 1):
+            try:
+                found.append(checked(line, f"{self.lines}, line {number}"))
+            except DataError as error:
+                tell(str(error))
+        if torn:  # by a kill, or by a full disk
+            tell(f"{self.lines}: the last line is cut off; the next update takes it away")
+        return found
+
+    def read_bytes(self) -> bytes:
+        exists = os.path.lexists(self.lines)
+        return files.read_bytes(self.lines, files.MAX_JSON, REMEDY) if exists else b""
+
+    def mend(self) -> None:
+        """Remove a last line that is cut off."""
+        data = self.read_bytes()
+        if data and not data.endswith(b"\n"):
+            files.truncate(self.lines, data.rfind(b"\n") + 1)
+
+    def append(self, act: Line, version: str | None) -> None:
+        """Add a line about an act that is done."""
+        files.append(self.lines, signed({"when": now(), **act, "version": version}) + b"\n")
+
+    def write_once(self, line: Line) -> None:
+        """Add the line of the act under way, unless a writer that was killed did so already."""
+        found = self.read()
+        if not (found and same(found[-1], line)):
+            files.append(self.lines, signed(line) + b"\n")
+
+    def begin(self, act: Line, version: str, *, new: bool, takes_candidate: bool) -> None:
+        """Write what is about to be done."""
+        line = {"when": now(), **act, "version": version}
+        files.write_bytes(
+            self.pending, signed({"line": line, "new": new, "takes_candidate": takes_candidate})
+        )
+
+    def under_way(self) -> Line | None:
+        """The act that a writer is at, or was when it was killed."""
+        with contextlib.suppress(DataError):
+            act = {"new": False, "takes_candidate": False} | read_signed(self.pending)
+            if isinstance(act.get("line"), dict) and is_name(act["line"].get("version")):
+                return act
+        return None
+
+    def end(self) -> None:
+        files.remove(self.pending)
+
+    def verify(self) -> None:
+        """Raise a DataError if the act under way is damaged."""
+        if os.path.lexists(self.pending):
+            read_signed(self.pending)

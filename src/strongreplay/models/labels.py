@@ -1,0 +1,43 @@
+"""Which column of the net's outputs stands for a label. Columns are never re-ordered."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from strongreplay.data.user_data import Label
+from strongreplay.errors import DataError
+
+
+def with_new_labels(known: Sequence[Label], arriving: Sequence[Label]) -> list[Label]:
+    """The known labels and then the new ones, sorted: the order of a folder or an array does not matter."""
+    check_kinds([*known, *arriving])
+    new = set(arriving) - set(known)
+    return [*known, *sorted(new, key=lambda label: (isinstance(label, str), label))]
+
+
+def check_all_known(fixed: Sequence[Label], arriving: Sequence[Label]) -> None:
+    """Refuse a label that a model with a fixed set of classes does not have."""
+    allowed = set(fixed)
+    foreign = [label for label in arriving if label not in allowed]
+    if foreign:
+        raise DataError(
+            f"the model is fixed to {len(fixed)} classes and {foreign[0]!r} is none of them; "
+            "leave these samples out, or make a new model"
+        )
+
+
+def check_kinds(labels: Sequence[Label]) -> None:
+    """Refuse 1 and "1" side by side: a person takes them for one class, a program for two."""
+    texts = {label for label in labels if isinstance(label, str)}
+    twice = [label for label in labels if not isinstance(label, str) and str(label) in texts]
+    if twice:
+        raise DataError(
+            f"labels: both {twice[0]} and '{twice[0]}' were met; use numbers or texts for all of them"
+        )
+
+
+def columns_of(labels: Sequence[Label], known: Sequence[Label]) -> Tensor:
+    """(N,) int64: the column of each label."""
+    places = {label: column for column, label in enumerate(known)}
+    return torch.tensor([places[label] for label in labels])

@@ -1,0 +1,113 @@
+"""A model taken apart into what a store keeps of a version, and put together again.
+
+The parts are `model` (settings, labels, generators), `net`, `old_net`, `method` (what else the method owns),
+`memory` (samples to replay) and `held` (samples to judge by). Three of them are enough to answer.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from strongreplay.models.build import new_model
+from strongreplay.models.held_out import HeldOut
+from strongreplay.models.model import Model
+from strongreplay.models.settings import make_settings
+from strongreplay.storage.records import flatten
+
+Parts = dict[str, Any]
+TO_ANSWER = ("model", "net", "method")
+
+
+def parts_of(model: Model) -> Parts:
+    state = dict(model.method.state_dict())
+    net, state = split_prefix(state, "net.")
+    old_net, state = split_prefix(state, "old_net.copy.")
+    _, state = split_prefix(state, "memory.")
+    about = {
+        "plan": model.plan.to_dict(),
+        "shape": list(model.shape),
+        "mean": model.mean,
+        "std": model.std,
+        "labels": list(model.labels),
+        "lessons": model.lessons,
+        "next_id": model.next_id,
+        "capacity": model.memory.capacity if model.memory is not None else 0,
+        "generators": {name: generator.get_state() for name, generator in model.generators.items()},
+    }
+    parts = {"model": about, "net": net, "method": state} | sample_parts(model)
+    return parts | ({"old_net": old_net} if old_net else {})
+
+
+def sample_parts(model: Model) -> Parts:
+    """Held-out samples and, where the method has one, the memory."""
+    held, memory = model.held, model.memory
+    samples = model.samples.pack(held.images, held.ids)
+    parts: Parts = {"held": {"samples": samples, "columns": held.columns, "keys": held.keys}}
+    if memory is None:
+        return parts
+    parts["memory"] = {"samples": None, "columns": {}, "extra": memory.get_extra_state()}
+    if memory.ids is not None:
+        columns = {name: column.cpu().clone() for name, column in memory.rows._asdict().items()}
+        samples = model.samples.pack(columns.pop("images"), memory.ids)
+        parts["memory"] |= {"samples": samples, "columns": columns}
+    return parts
+
+
+def sample_bytes(model: Model) -> dict[str, int]:
+    """What replayed and held-out samples take on disk."""
+    parts = sample_parts(model)
+    return {name: tree_bytes(part) - tree_bytes(part.get("extra")) for name, part in parts.items()}
+
+
+def model_of(parts: Mapping[str, Any], device: torch.device, own_net: nn.Module | None = None) -> Model:
+    """The inverse of `parts_of`; without memory and held-out samples it can only answer."""
+    about = parts["model"]
+    plan, labels, shape = make_settings(flatten(about["plan"])), list(about["labels"]), tuple(about["shape"])
+    fixed = plan.learner.classes
+    num_classes = len(fixed) if fixed is not None else len(labels)
+    model = new_model(
+        plan, shape, about["mean"], about["std"], device, num_classes, about["capacity"], own_net
+    )
+    model.labels, model.lessons, model.next_id = labels, about["lessons"], about["next_id"]
+    for name, generator in model.generators.items():
+        generator.set_state(about["generators"][name])
+    state = dict(parts["method"]) | {f"net.{key}": value for key, value in parts["net"].items()}
+    state |= {f"old_net.copy.{key}": value for key, value in parts.get("old_net", {}).items()}
+    model.whole = "held" in parts and ("memory" in parts or model.memory is None)
+    if model.whole and model.memory is not None:
+        state |= memory_state(model, parts["memory"])
+    model.method.load_state_dict(state, strict=model.whole)
+    if model.whole:
+        held = parts["held"]
+        images, ids = model.samples.unpack(held["samples"])
+        model.held = HeldOut(images, held["columns"], held["keys"], ids)
+    return model
+
+
+def memory_state(model: Model, part: Mapping[str, Any]) -> dict[str, Any]:
+    """The memory's entries of a state dict; their columns have as many rows as the memory has room for."""
+    state: dict[str, Any] = {"memory._extra_state": part["extra"]}
+    if part["samples"] is None:
+        return state
+    images, ids = model.samples.unpack(part["samples"])
+    for name, column in ({"images": images, "ids": ids} | part["columns"]).items():
+        room = column.new_zeros((model.memory.capacity - len(column), *column.shape[1:]))
+        state[f"memory.{name}"] = torch.cat([column, room])
+    return state
+
+
+def split_prefix(state: dict[str, Any], prefix: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The entries whose names begin with the prefix, without it; and the rest."""
+    inside = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+    return inside, {key: value for key, value in state.items() if not key.startswith(prefix)}
+
+
+def tree_bytes(tree: Any) -> int:
+    """The bytes of all tensors in a tree."""
+    if isinstance(tree, Tensor):
+        return tree.nbytes
+    if isinstance(tree, dict):
+        return sum(tree_bytes(value) for value in tree.values())
+    return sum(tree_bytes(value) for value in tree) if isinstance(tree, list | tuple) else 0

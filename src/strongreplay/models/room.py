@@ -1,0 +1,44 @@
+"""How many samples a model has room for, and what leaves when there are more."""
+
+import torch
+
+from strongreplay.errors import ConfigError
+from strongreplay.models.model import Model
+from strongreplay.models.parts import sample_bytes
+from strongreplay.sampling import draw_distinct
+
+HELD_BYTES = 16  # of a held-out sample beside its image: its class and its key
+
+
+def make_room(model: Model, image_bytes: int) -> int:
+    """Set the capacity of the memory to what the budget allows now; returns how many may be held out.
+
+    The memory knows what a row takes beside its image. Vectors that grow with the head take more each time.
+    """
+    budget, hold, memory = model.plan.budget, model.plan.learner.val > 0, model.memory
+
+    def capacity_for(row_bytes: dict[str, int]) -> int:
+        return budget.replay_room(sum((row_bytes | {"images": image_bytes}).values()), hold)
+
+    if memory is not None and budget.samples is not None:
+        resize(model, budget.replay_room(1, hold))
+    elif memory is not None:
+        memory.fit(capacity_for)
+    return budget.held_room(image_bytes + HELD_BYTES, hold)
+
+
+def resize(model: Model, capacity: int) -> None:
+    if capacity < 1:
+        raise ConfigError(f"a memory of {model.plan.budget} has no room to replay; give more")
+    if capacity != model.memory.capacity:
+        model.memory.resize(capacity)
+
+
+def drop_rows_over_budget(model: Model, generator: torch.Generator) -> None:
+    """Encoded images differ in size: rows leave at random until all are within the budget."""
+    limit, memory = model.plan.budget.bytes, model.memory
+    if limit is None or model.plan.learner.store == "raw" or memory is None:
+        return
+    while (used := sum(sample_bytes(model).values())) > limit and len(memory) > 1:
+        fitting = max(1, int(len(memory) * limit / used) - 1)
+        memory.keep(draw_distinct(len(memory), fitting, generator).sort().values)

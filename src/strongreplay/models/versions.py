@@ -1,0 +1,241 @@
+"""What is in the folder of a kept model: its versions, the one in use, a candidate, its history. Only reads.
+
+Tensors are in `objects/`, named by their content. A version is a manifest in `versions/`, `current` names the
+one in use, `candidate.json` is an update that was refused, `history.jsonl` has a line for every act.
+"""
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from strongreplay.errors import ConfigError, DataError
+from strongreplay.models.history import History, Tell, silent
+from strongreplay.models.manifest import (
+    CANDIDATE,
+    NAME,
+    REMEDY,
+    Manifest,
+    Version,
+    is_name,
+    number_of,
+    objects_of,
+    read_manifest,
+    same,
+    version_of,
+)
+from strongreplay.storage import files, lock
+from strongreplay.storage.objects import Objects
+from strongreplay.storage.state import Tree
+
+WORK = "work"  # where an update that is not done yet keeps its checkpoints; they are not looked at here
+FOLDERS = {"objects", "versions", WORK}
+OURS = FOLDERS | {"candidate.json", "current", "history.jsonl", "pending.json", lock.LOCK, lock.LEASE}
+INSIDE = re.compile(r"[0-9a-f]{64}\.safetensors|v[0-9]{4,9}\.json|state-[0-9]+|\.new-.*")
+
+
+class VersionFolder:
+    """The folder of a kept model, which need not be there yet; nothing is written here."""
+
+    def __init__(self, folder: Path) -> None:
+        # The user may link the folder itself; inside it, links are refused.
+        self.folder = Path(os.path.realpath(folder)) if os.path.islink(folder) else folder
+        self.objects, self.manifests = Objects(self.folder / "objects", REMEDY), self.folder / "versions"
+        self.candidate, self.in_use = self.folder / "candidate.json", self.folder / "current"
+        self.acts = History(self.folder)
+
+    # Reading
+
+    @property
+    def exists(self) -> bool:
+        """Whether a version is in use, be it damaged."""
+        return os.path.lexists(self.in_use)
+
+    @property
+    def current(self) -> str:
+        """The name of the version in use."""
+        if name := self.peek():
+            return name
+        if names := list(self.files()):
+            raise DataError(f"{self.in_use}: missing; choose a version with rollback: {', '.join(names)}")
+        raise DataError(f"{self.folder}: no model is kept there; make one with `ser learn`")
+
+    def versions(self, tell: Tell = silent) -> list[Version]:
+        """The oldest first; `tell` is called with a sentence about each that is damaged and left out."""
+        found = self.readable(tell)
+        users = Counter(name for manifest in found.values() for name in objects_of(manifest))
+        return [
+            replace(
+                self.version_of(manifest),
+                own_size=sum(size for key, size in objects_of(manifest).items() if users[key] == 1),
+            )
+            for name, manifest in found.items()
+            if name != CANDIDATE
+        ]
+
+    def read(
+        self, name: str | None = None, parts: Iterable[str] | None = None
+    ) -> tuple[Version, dict[str, Tree]]:
+        """A version, or the one in use, or "candidate", and of its parts those asked for."""
+        wanted = None if parts is None else list(parts)
+        while True:
+            manifest = self.manifest(name)
+            try:
+                version = self.version_of(manifest)
+                keys = version.parts if wanted is None else wanted
+                if missing := [key for key in keys if key not in version.parts]:
+                    raise DataError(f"{version.path}: no part {missing}; there are {list(version.parts)}")
+                return version, {key: self.objects.load(manifest["parts"][key], version.path) for key in keys}
+            except DataError:  # unless a writer replaced the version while we read it
+                if same(self.manifest(name), manifest):
+                    raise
+
+    def history(self, tell: Tell = silent) -> list[dict[str, Any]]:
+        """The acts, oldest first, and the version in use after it; `tell` is called for damaged ones."""
+        found, act = self.acts.read(tell), self.acts.under_way()
+        if act and self.is_in_use(act["line"]["version"]) and not (found and same(found[-1], act["line"])):
+            found.append(act["line"])  # its writer was killed before it wrote the line
+        return found
+
+    def verify(self) -> list[str]:
+        """Every fault of the folder in one sentence each; nothing is repaired."""
+        faults: list[str] = []
+        manifests, seen = self.readable(faults.append), set[str]()
+        for name, manifest in manifests.items():
+            for entry in manifest["parts"].values():
+                if (key := json.dumps(entry)) not in seen:
+                    seen.add(key)
+                    with noted(faults):
+                        self.objects.load(entry, self.path_of(name))
+        with noted(faults):
+            acts, name = self.history(faults.append), self.current
+            if name not in self.files():
+                faults.append(f"{self.in_use}: names {name}, which is not there; choose one with rollback")
+            elif not acts or acts[-1].get("version") != name:
+                faults.append(
+                    f"{self.acts.lines}: its last line is not about {name}, which {self.in_use} names"
+                )
+        with noted(faults):
+            self.acts.verify()
+        return faults
+
+    # What is where
+
+    def files(self) -> dict[str, Path]:
+        """The manifests by the names of their versions, oldest first, without one that was never in use."""
+        names = (path.stem.lstrip("v0") for path in contents(self.manifests) if path.suffix == ".json")
+        numbers = sorted(int(name) for name in names if NAME.fullmatch(f"v{name}"))
+        found = {f"v{number}": self.path_of(f"v{number}") for number in numbers}
+        hidden = self.unannounced()
+        return {name: path for name, path in found.items() if name != hidden and os.path.lexists(path)}
+
+    def path_of(self, name: str) -> Path:
+        return self.candidate if name == CANDIDATE else self.manifests / f"v{number_of(name):04d}.json"
+
+    def names(self) -> list[str]:
+        """Those of the versions, oldest first, and of the candidate."""
+        return [*self.files(), *([CANDIDATE] if os.path.lexists(self.candidate) else [])]
+
+    def manifest(self, name: str | None) -> Manifest:
+        """The checked manifest of a version or of the one in use."""
+        known = self.names()
+        if name is None and (name := self.current) not in known:
+            raise DataError(f"{self.in_use}: names {name}, which is not there; choose one with rollback")
+        if name not in known:
+            raise ConfigError(f"{self.folder}: no version '{name}'; there are: {', '.join(known) or 'none'}")
+        return read_manifest(self.path_of(name), name)
+
+    def readable(self, tell: Tell = silent) -> dict[str, Manifest]:
+        """Every manifest that is whole, the candidate last; `tell` is called for each other."""
+        found = {}
+        for name in self.names():
+            try:
+                found[name] = read_manifest(self.path_of(name), name)
+            except DataError as error:
+                tell(str(error))
+        return found
+
+    def version_of(self, manifest: Manifest) -> Version:
+        return version_of(manifest, self.path_of(manifest["name"]))
+
+    def peek(self) -> str | None:
+        """The name in `current`; none if there is no such file."""
+        if not self.exists:
+            return None
+        text = files.read_bytes(self.in_use, 16, "choose a version with rollback").decode(errors="replace")
+        if not (text.endswith("\n") and is_name(text[:-1])):
+            raise DataError(f"{self.in_use}: {text!r} is no version's name; choose a version with rollback")
+        return text[:-1]
+
+    def is_in_use(self, name: str) -> bool:
+        """Whether a version is in use or may be, if `current` cannot be read."""
+        try:
+            return self.peek() == name
+        except DataError:
+            return True
+
+    def unannounced(self) -> str | None:
+        """A version whose writer was killed before it came into use."""
+        act = self.acts.under_way()
+        name = act["line"]["version"] if act and act["new"] else None
+        if name is None or self.is_in_use(name) or name in [line.get("version") for line in self.acts.read()]:
+            return None
+        return str(name)
+
+    def parent(self) -> str | None:
+        """What the next version is learnt from; none only where there is no version at all."""
+        return self.current if self.exists or self.files() else None
+
+    def next_number(self) -> int:
+        """Above every number that was ever in use, damaged and forgotten ones too."""
+        names: list[Any] = [*self.files(), *(line.get("version") for line in self.history())]
+        number = 1 + max((number_of(name) for name in names if is_name(name)), default=0)
+        if not is_name(f"v{number}"):
+            raise DataError(f"{self.folder}: no number follows v{number - 1}; start a model in a new folder")
+        return number
+
+    def refuse_strangers(self) -> None:
+        """A folder with other things in it is somebody's photos, not a place for a model."""
+        if not os.path.lexists(self.folder):
+            return
+        if not os.path.isdir(self.folder):
+            raise DataError(
+                f"{self.folder}: a file where the folder of a model should be; choose another name"
+            )
+        found = contents(self.folder)
+        wrong = [path for path in found if path.name in OURS and path.is_dir() != (path.name in FOLDERS)]
+        wrong += [path for path in found if path.name in OURS and path.is_symlink()]
+        strange = [path for path in found if path.name not in OURS and not path.name.startswith(".new-")]
+        strange += [path for name in FOLDERS for path in contents(self.folder / name)]
+        strange = [path for path in strange if not INSIDE.fullmatch(path.name)]
+        if (wrong or strange) and not self.files():
+            raise DataError(
+                f"{self.folder}: holds other things and no model (such as {(wrong + strange)[0].name}); "
+                "choose an empty folder or a new name"
+            )
+        if wrong:
+            raise DataError(f"{wrong[0]}: a link, or a folder and a file confused; put back what was there")
+
+
+def contents(folder: Path) -> list[Path]:
+    """What is in a folder, if there is one."""
+    try:
+        return sorted(folder.iterdir()) if os.path.isdir(folder) else []
+    except OSError as error:
+        raise DataError(
+            f"{folder}: not readable ({error.strerror or error}); make it readable, or choose another folder"
+        ) from None
+
+
+@contextmanager
+def noted(faults: list[str]) -> Iterator[None]:
+    """Add a DataError to the faults instead of raising it."""
+    try:
+        yield
+    except DataError as error:
+        faults.append(str(error))

@@ -1,0 +1,51 @@
+"""How a kept model sees its samples: normalised, and augmented while it learns."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from strongreplay.data.views import crop_flip, moments, normalise, scale, standardise
+from strongreplay.errors import ConfigError
+from strongreplay.models.settings import ModelSettings
+from strongreplay.protocol import View
+
+
+def plain_view(
+    plan: ModelSettings, shape: tuple[int, ...], mean: Sequence[float], std: Sequence[float]
+) -> View:
+    """Without augmentation."""
+    if not plan.learner.normalise:
+        return scale
+    return normalise(mean, std) if len(shape) == 3 else standardise(mean, std)
+
+
+def training_view(
+    plan: ModelSettings,
+    shape: tuple[int, ...],
+    mean: Sequence[float],
+    std: Sequence[float],
+    generator: torch.Generator,
+) -> View:
+    """The plain view of images that are augmented first."""
+    plain, augment = plain_view(plan, shape, mean, std), plan.learner.augment
+    if augment == "auto":
+        augment = "crop-flip" if shape[0] == 3 and len(shape) == 3 else "none"
+    if augment == "none" or len(shape) == 1:
+        return plain
+    pad, flip = max(1, shape[-1] // 8), augment == "crop-flip"
+    return lambda images: plain(crop_flip(images, pad, generator, flip))
+
+
+def choose_moments(plan: ModelSettings, inputs: Tensor) -> tuple[list[float], list[float]]:
+    """Mean and deviation as set by the user, or else those of the first samples."""
+    mean, std, shape = plan.learner.mean, plan.learner.std, inputs.shape[1:]
+    if mean is None or std is None:
+        return moments(inputs)
+    if not len(mean) == len(std) == shape[0]:
+        what = "channel" if len(shape) == 3 else "feature"
+        raise ConfigError(
+            f"learner.mean and learner.std must have a value for each {what}, {shape[0]}, "
+            f"got {len(mean)} and {len(std)}"
+        )
+    return list(mean), list(std)
