@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import torch
 
+from strongreplay.models.memory_view import all_images, read_parts, samples_of
+from strongreplay.models.store import Store
 from strongreplay.runs.config import config_of
 from strongreplay.storage.records import read_record, record_path
 
@@ -172,6 +174,52 @@ def test_the_candidate_is_accepted_and_one_more_update_is_learnt(model: Path) ->
     ser(model, "learn", "kept", *words)
     assert load_status(model, "kept")["version"] == "v5"
     assert_same_answers(answers(model, "kept"), "kept-later", trained_here=True)
+
+
+def test_a_sample_is_erased_from_every_version_old_and_new(model: Path) -> None:
+    store = Store(model / "kept")
+    words = ["--data", "data/september", "--max-drop", "100", "--lr", "0.03", *ALIKE]
+    ser(model, "learn", "kept", *words)
+    rows = {
+        name: list(zip(samples_of(parts), all_images(parts), strict=True))
+        for name in ("v1", "v4")
+        for parts in [read_parts(store, name)[1]]
+    }
+    in_both = {one.id for one, _ in rows["v1"]} & {one.id for one, _ in rows["v4"]}
+    sample, image = next((one, image) for one, image in rows["v4"] if one.id in in_both)
+    needles = [image.numpy().tobytes(), sample.source.encode()]
+    folder = model / "kept"
+    assert len(holding(folder, needles)) >= 4
+    told = said(ser(model, "memory", "kept", "forget", "--id", str(sample.id), "--yes"))
+    assert all(name in told for name in ("v1", "v4"))
+    assert not holding(folder, needles)
+    assert store.verify() == []
+    assert_same_answers(answers(model, "kept", "--version", "v1"), "kept-v1")
+
+
+def holding(folder: Path, needles: list[bytes]) -> list[Path]:
+    """The files that contain one of the texts or images."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return [path for path in files if any(needle in path.read_bytes() for needle in needles)]
+
+
+def test_an_old_version_is_compared_with_a_new_one_and_ids_go_on(model: Path) -> None:
+    store = Store(model / "kept")
+    next_ids = [read_parts(store, name)[1]["model"]["next_id"] for name in VERSIONS]
+    words = ["--data", "data/september", "--max-drop", "100", "--lr", "0.03", *ALIKE]
+    ser(model, "learn", "kept", *words)
+    old, new = (read_parts(store, name)[1] for name in ("v3", "v4"))
+    kept = {(one.id, one.source, one.label) for one in samples_of(old)}
+    older = {
+        (one.id, one.source, one.label) for one in samples_of(new) if one.lesson <= old["model"]["lessons"]
+    }
+    fresh = {one.id for one in samples_of(new) if one.lesson > old["model"]["lessons"]}
+    assert older
+    assert older <= kept
+    assert min(fresh) >= max(next_ids)
+    told = json.loads(ser(model, "diff", "kept", "v3", "v4", "--json").stdout)
+    came = sum(row["replay_came"] + row["held_out_came"] for row in told["memory"])
+    assert came == len({(one.id, one.kind) for one in samples_of(new) if one.id in fresh})
 
 
 def test_the_same_command_finishes_a_stopped_update(model: Path) -> None:

@@ -22,6 +22,16 @@ class RunError(SerError, RuntimeError):
     """A run that had to stop, with what was recorded so far kept."""
 
 
+def printable(text: str) -> str:
+    """The text with its code for every sign that a terminal or a page could take for a command.
+
+    Among them are the marks that turn the direction of writing and make one name look like another.
+    """
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
+
+
 def unknown(kind: str, name: str, known: Iterable[str], remedy: str) -> ConfigError:
     """The one sentence for every name that is not in a table."""
     nearest = get_close_matches(name, known := list(known), n=1, cutoff=0.4)

@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 import torch
 from conftest import assert_same
-from kept_models import CPU, some_digits, stop_in_the_middle, teach, write_folder
+from kept_models import CPU, NAMES, some_digits, stop_in_the_middle, teach, write_folder
 from kept_models import make_model as make
 from PIL import Image
 
 from strongreplay.data import images as codec
 from strongreplay.data.user_data import digests
 from strongreplay.errors import ConfigError, DataError, RunError
+from strongreplay.learner import Learner
 from strongreplay.models.erasure import ErasedSamples, find, forget
-from strongreplay.models.memory_view import Remembered, all_images, names_of, read_parts, samples_of
+from strongreplay.models.memory_view import Remembered, all_images, digests_of, read_parts, samples_of
 from strongreplay.models.parts import model_of
 from strongreplay.models.store import CANDIDATE, WORK, Store
 
@@ -147,7 +148,7 @@ def test_learning_goes_on_and_the_memory_fills_up_again(
     parts = read_parts(Store(state), None)[1]
     assert len(samples_of(parts)) > left
     assert {one.label for one in samples_of(parts)} == {"zero", "two", "four"}
-    assert len({*names_of(parts)}) == len({one.id for one in samples_of(parts)})
+    assert len({*digests_of(parts)}) == len({one.id for one in samples_of(parts)})
 
 
 @pytest.mark.parametrize("method", ["ser", "er", "der", "derpp", "clser"])
@@ -190,7 +191,25 @@ def test_copies_go_too_whatever_they_are_called(tmp_path: Path) -> None:
     assert not holders(state, needles)
 
 
-def test_a_number_means_the_sample_of_the_version_in_use(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", STORES)
+def test_copies_in_one_chunk_are_two_samples_and_go_together(how: str, tmp_path: Path) -> None:
+    state, folder = tmp_path / "model", write_folder(tmp_path / "photos", (0, 1), 0, 10)
+    for path in list(folder.rglob("*.png")):
+        shutil.copy(path, path.with_name(f"copy-of-{path.name}"))
+    teach(state, folder, settings={"learner.memory": 60, "learner.store": how})
+    rows, original = remembered(state), "zero/photo-zero-3.png"
+    twins = {one.source: (one.id, image) for one, image in rows if one.source.endswith("photo-zero-3.png")}
+    assert [*sorted(twins)] == ["zero/copy-of-photo-zero-3.png", original]
+    assert len({number for number, _ in twins.values()}) == 2
+    needles = [*traces(original, twins[original][1], folder), b"copy-of-photo-zero-3.png"]
+    assert holders(state, needles)
+    found = find(Store(state), [], [], [twins[original][0]])
+    assert (len(found.samples), found.num_copies) == (2, 1)
+    assert forget(Store(state), ids=[twins[original][0]]).num_samples == 2
+    assert not holders(state, needles)
+
+
+def test_an_id_is_not_given_again_after_a_rollback(tmp_path: Path) -> None:
     state = tmp_path / "model"
     teach(state, write_folder(tmp_path / "base", (0, 1), 0, 8), settings={"learner.memory": 60})
     teach(state, write_folder(tmp_path / "two", (2,), 0, 8), max_drop=200.0)
@@ -198,10 +217,24 @@ def test_a_number_means_the_sample_of_the_version_in_use(tmp_path: Path) -> None
     teach(state, write_folder(tmp_path / "three", (3,), 0, 8), max_drop=200.0)
     twos = {one.id for one, _ in remembered(state, "v2") if one.label == "two"}
     threes = {one.id for one, _ in remembered(state, "v3") if one.label == "three"}
+    assert twos
+    assert threes
+    assert not twos & threes
+
+
+def test_a_number_means_the_sample_of_the_version_in_use(tmp_path: Path) -> None:
+    """Two learners that know nothing of each other give their samples the same ids."""
+    state = tmp_path / "model"
+    for digit in (2, 3):
+        images, _ = some_digits((digit,), 0, 8)
+        learner = Learner(net="mlp", memory=60, epochs=1, device="cpu")
+        learner.learn(images, [NAMES[digit]] * 8)
+        learner.save(state)
+    twos, threes = ({one.id for one, _ in remembered(state, name)} for name in ("v1", "v2"))
     number = min(twos & threes)
-    assert forget(Store(state), ids=[number]).versions == ("v3",)
-    assert number in {one.id for one, _ in remembered(state, "v2")}
-    assert number not in {one.id for one, _ in remembered(state, "v3")}
+    assert forget(Store(state), ids=[number]).versions == ("v2",)
+    assert number in {one.id for one, _ in remembered(state, "v1")}
+    assert number not in {one.id for one, _ in remembered(state, "v2")}
 
 
 def test_labels_may_be_numbers(tmp_path: Path) -> None:
@@ -315,9 +348,10 @@ def test_a_work_folder_that_cannot_be_removed_stops_all(state: Path, tmp_path: P
 def test_what_is_found_is_told_by_sample_and_version(state: Path) -> None:
     found = find(Store(state), ["two"], [], [])
     assert found.versions == (CANDIDATE, "v2")
-    assert {one.source for one in found.samples.values()} <= found.sources
-    images = [image for one, image in remembered(state) if one.label == "two"]
-    assert {*digests(torch.stack(images))} <= {*found.samples}
+    rows = [(one, image) for one, image in remembered(state) if one.label == "two"]
+    assert {one.id for one, _ in rows} <= {*found.ids}
+    assert {*digests(torch.stack([image for _, image in rows]))} <= found.pictures
+    assert found.num_copies == 0
 
 
 def test_what_a_killed_erasure_left_unnamed_goes_when_it_is_repeated(state: Path) -> None:

@@ -59,6 +59,20 @@ def test_the_newest_two_are_kept_and_numbers_never_come_twice(folder: Path) -> N
     assert [path.name for path in checkpoints(folder)] == ["state-000004", "state-000003"]
 
 
+def test_checkpoints_are_ordered_by_number_and_other_names_are_left_alone(folder: Path) -> None:
+    for name in ("state-old", "state-0000009", "state-7", "state-000001x"):
+        shutil.copytree(folder / "state-000001", folder / name)
+    (folder / "state-000001").rename(folder / "state-999999")
+    (folder / "state-000002").rename(folder / "state-1000000")
+    assert [path.name for path in checkpoints(folder)] == ["state-1000000", "state-999999"]
+    write_checkpoint(folder, {"number": 3.0}, {})
+    assert [path.name for path in checkpoints(folder)] == ["state-1000001", "state-1000000"]
+    assert (folder / "state-old" / MANIFEST).exists()
+    found = read_newest(folder)
+    assert found is not None
+    assert found.tree == {"number": 3.0}
+
+
 def test_what_cannot_be_kept_is_named(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"/a/0 is a set; only tensors and plain values are kept"):
         write_checkpoint(tmp_path, {"a": [{1, 2}]}, {})
@@ -231,6 +245,29 @@ def test_malice_is_refused_without_harm(
             (path / file).write_bytes(content)
         assert read_checkpoint(path), attack
     assert not (tmp_path / "exploded").exists()
+
+
+ABSURD: dict[str, Any] = {
+    "files a list": {"files": [TENSORS, TREE]},
+    "files a text": {"files": "tree"},
+    "an entry a list": {"files": {TENSORS: [], TREE: []}},
+    "bytes a text": {"files": {name: {"bytes": "8", "sha256": "0" * 64} for name in (TENSORS, TREE)}},
+    "bytes below nothing": {"files": {name: {"bytes": -1, "sha256": "0" * 64} for name in (TENSORS, TREE)}},
+    "sum a number": {"files": {name: {"bytes": 8, "sha256": 7} for name in (TENSORS, TREE)}},
+    "format a text": {"format": "1"},
+    "format a list": {"format": [1]},
+    "format nothing": {"format": None},
+    "format true": {"format": True},
+    "written a number": {"written": 7},
+}
+
+
+@pytest.mark.parametrize("name", ABSURD)
+def test_an_absurd_manifest_with_a_sum_that_fits_is_refused(name: str, folder: Path) -> None:
+    path = checkpoints(folder)[0]
+    rewrite(path, **ABSURD[name])
+    with pytest.raises(DataError, match=r"manifest.json: "):
+        read_checkpoint(path)
 
 
 def test_names_that_lead_elsewhere_are_not_followed(folder: Path, tmp_path: Path) -> None:

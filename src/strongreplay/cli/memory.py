@@ -168,13 +168,14 @@ def forget_command(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Erase samples from the memory of every version, with all that equal them; this cannot be undone.
+    """Erase samples from the memory of every version; this cannot be undone.
 
     Their pixels, encoded files and sources are in no file of the model
-    afterwards, nothing else moves, and a stopped update is removed. Weights that
+    afterwards, nothing else moves, and a stopped update is removed. Samples with
+    equal pixels go too, under whatever path or label they came. Weights that
     were trained on the samples are not changed: to have these forget too, train
-    a new model. Of equal samples only the first one's source is known. Copies of
-    the folder, and what a disk keeps of removed files, are out of reach.
+    a new model. Copies of the folder, and what a disk keeps of removed files,
+    are out of reach.
     """
     from strongreplay.cli.show import open_console
     from strongreplay.models.erasure import forget
@@ -240,5 +241,7 @@ def describe(found: "ErasedSamples") -> None:
         say(console, f"  {one.id}  {one.label}  {one.source}")
     if len(samples) > MOST:
         say(console, f"  and {len(samples) - MOST:,} more")
+    if found.num_copies:
+        say(console, f"  {counted(found.num_copies, 'sample')} of these have the pixels of one you named")
     if found.stopped:
         say(console, "an update that was stopped holds samples too; it will be removed as a whole")

@@ -104,19 +104,20 @@ def resume_command(
     from strongreplay.runs.config import config_of
     from strongreplay.runs.grid import RunOptions
     from strongreplay.runs.run import find_device, state_folder
-    from strongreplay.storage.checkpoints import checkpoints, folders_with_state, read_manifest
+    from strongreplay.runs.stopped import read_stopped
+    from strongreplay.storage.checkpoints import checkpoints, folders_with_state
 
     stopped = folders_with_state(folder)
     if not stopped:
         raise ConfigError(f"{folder}: no stopped run in there; see: ser run --help")
     for path in stopped:
-        manifest = read_manifest(checkpoints(path)[0])
-        config = config_of(manifest["config"], manifest["recipe"])
+        found = read_stopped(checkpoints(path)[0])
+        config = config_of(found.config, found.recipe)
         out = path.parent.parent.parent
         if state_folder(out, config).resolve() != path.resolve():
             raise ConfigError(f"{path}: the folder was renamed; it must be {state_folder(Path(), config)}")
-        torch.set_num_threads(threads or manifest["threads"])
-        place = str(find_device(device or manifest["device"]))
+        torch.set_num_threads(threads or found.threads)
+        place = str(find_device(device or found.device))
         run_to_the_end([config], RunOptions(out, data_folder(data), place, checkpoint_every, False))
 
 

@@ -127,7 +127,13 @@ def present(records: "list[RunRecord]", folder: Path, picture: Path | None = Non
         path = picture or folder / f"{name}.png"
         if picture and len(names) > 1:
             path = picture.with_stem(f"{picture.stem}-{name}")
-        console.print(f"picture: {accuracy_curves(own, path)}", soft_wrap=True, highlight=False)
+        try:
+            console.print(f"picture: {accuracy_curves(own, path)}", soft_wrap=True, highlight=False)
+        except OSError as error:
+            raise DataError(
+                f"{path}: the picture cannot be written ({error.strerror or error}), all records are there; "
+                f"make room and draw it with: ser compare {folder}"
+            ) from None
 
 
 def open_console() -> "Console":

@@ -1,11 +1,14 @@
 """ser state: look at checkpoints and check their sums; nothing of them is executed."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from strongreplay.errors import DataError
+
+if TYPE_CHECKING:
+    from strongreplay.runs.stopped import StoppedState
 
 app = typer.Typer(help="Look at the kept state of runs.", no_args_is_help=True)
 Folder = Annotated[Path, typer.Argument(help="A checkpoint, a run's .state folder, or a folder of runs.")]
@@ -18,6 +21,8 @@ def find(folder: Path) -> list[Path]:
     if (folder / MANIFEST).exists():
         return [folder]
     found = [path for place in folders_with_state(folder) for path in checkpoints(place)]
+    if not found and (folder / "current").exists():
+        raise DataError(f"{folder}: a kept model and no runs; see: ser status {folder}")
     if not found:
         raise DataError(f"{folder}: no checkpoints in there; a run keeps some with --checkpoint-every")
     return found
@@ -26,34 +31,33 @@ def find(folder: Path) -> list[Path]:
 @app.command()
 def inspect(folder: Folder) -> None:
     """What each checkpoint holds: which run, when, which step, sizes and sums."""
-    from rich.console import Console
-    from rich.markup import escape
+    from strongreplay.cli.show import open_console
+    from strongreplay.cli.tables import say
+    from strongreplay.runs.stopped import read_stopped
 
-    from strongreplay.storage.checkpoints import read_manifest
-
-    console = Console(highlight=False)
+    console = open_console()
     for path in find(folder):
-        manifest = read_manifest(path)
-        config = manifest["config"]
-        method = config["method"]
-        size = sum(file["bytes"] for file in manifest["files"].values())
-        console.print(f"[bold]{escape(str(path))}[/]", soft_wrap=True)
-        memory = f", memory {method['memory_size']}" if "memory_size" in method else ""
-        console.print(f"  run      {config['stream']} {method['name']}{memory}, seed {config['seed']}")
-        console.print(
-            f"  written  {manifest['written']} by strongreplay {manifest['package']}, "
-            f"format {manifest['format']}"
-        )
-        console.print(
-            f"  stands   after step {manifest['step']} of about {manifest['steps_expected']}, "
-            f"task {manifest['task']} of {manifest['tasks']}"
-        )
-        console.print(f"  made on  {manifest['device']}, {manifest['threads']} threads")
-        console.print(f"  size     {size / 1e6:.2f} MB")
-        for name, file in manifest["files"].items():
-            console.print(
-                f"           {name}: {file['bytes']} bytes, sha256 {file['sha256']}", soft_wrap=True
-            )
+        say(console, f"{path}\n{describe(read_stopped(path))}")
+
+
+def describe(stopped: "StoppedState") -> str:
+    """A few lines about the checkpoint of a run."""
+    method = stopped.config.get("method")
+    method = method if isinstance(method, dict) else {}
+    memory = f", memory {method['memory_size']}" if "memory_size" in method else ""
+    size = sum(file["bytes"] for file in stopped.files.values())
+    run = f"{stopped.config.get('stream')} {method.get('name')}{memory}, seed {stopped.config.get('seed')}"
+    lines = [
+        f"run      {run}",
+        f"written  {stopped.written} by strongreplay {stopped.package}, format {stopped.format}",
+        f"stands   after step {stopped.step} of about {stopped.steps_expected}, "
+        f"task {stopped.task} of {stopped.tasks}",
+        f"made on  {stopped.device}, {stopped.threads} threads",
+        f"size     {size / 1e6:.2f} MB",
+    ]
+    for name, file in stopped.files.items():
+        lines.append(f"         {name}: {file['bytes']} bytes, sha256 {file['sha256']}")
+    return "\n".join(f"  {line}" for line in lines)
 
 
 @app.command()

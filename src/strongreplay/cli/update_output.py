@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from strongreplay.errors import printable as printable
+
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
@@ -153,13 +155,6 @@ def plural(count: int) -> str:
 def listed(labels: Sequence[object]) -> str:
     more = f" and {len(labels) - NAMED} more" if len(labels) > NAMED else ""
     return ", ".join(printable(str(label)) for label in labels[:NAMED]) + more
-
-
-def printable(text: str) -> str:
-    """What a terminal could take for a command, or cannot show, is written as its code."""
-    if text.isprintable():
-        return text
-    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
 def make_table(*heads: str) -> "Table":

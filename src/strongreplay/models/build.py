@@ -10,7 +10,7 @@ from torch import nn
 
 from strongreplay.data.user_data import Chunk
 from strongreplay.errors import ConfigError, DataError
-from strongreplay.methods import METHODS, Method
+from strongreplay.methods import Method, method_row
 from strongreplay.methods.base import evaluation_mode
 from strongreplay.models.held_out import no_samples
 from strongreplay.models.model import Model
@@ -61,7 +61,7 @@ def new_model(
 
 def make_method(plan: ModelSettings, net: Classifier, problem: Problem, capacity: int) -> Method:
     """The method with a memory of this capacity, which keeps the ids of its rows."""
-    row = METHODS[plan.learner.method]
+    row = method_row(plan.learner.method)
     config = plan.method.model_copy(update={"memory_size": capacity}) if row.has_memory else plan.method
     method = row.build(net, problem, row.config.model_validate(config.model_dump()))
     if (memory := getattr(method, "memory", None)) is not None:

@@ -1,12 +1,14 @@
-"""Erasure: samples are forgotten by every version of a model, so that no file of it holds them any more.
+"""Erasure: remove samples from every version of a model, so that no file of it holds them any more.
 
-What goes are the pixels or features, their encoded files, stored logits, and where they came from. Nothing is
-drawn and the rest keeps its order. Weights that were trained on the samples stay as they are; so do copies
-that others made of the folder.
+What goes are the pixels or features, their encoded files, stored logits, and where they came from. A sample
+is named by its id, its path or its label. Samples with equal pixels go too, whatever they are called: else
+the picture would still be there. Nothing is drawn and the rest keeps its order. Weights that were trained on
+the samples stay as they are; so do copies that others made of the folder.
 """
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,14 @@ from strongreplay.errors import ConfigError, RunError
 from strongreplay.models.memory_view import (
     KINDS,
     Remembered,
+    digests_of,
     images_of,
-    names_of,
+    origins_in,
     read_parts,
     row_columns,
     samples_of,
 )
+from strongreplay.models.samples import Origin
 from strongreplay.models.store import WORK, Store
 from strongreplay.storage import files
 
@@ -34,11 +38,15 @@ OnProgress = Callable[[str, int, int], None]
 class ErasedSamples:
     """What is to be forgotten."""
 
-    samples: dict[str, Remembered]  # by digest: equal ones are one
-    sources: frozenset[str]  # of all of them in every version
-    ids: tuple[int, ...]
+    samples: dict[Origin, Remembered]
+    pictures: frozenset[str]  # the digests of their pixels
+    num_copies: int  # samples that were not named but have the pixels of one that was
     versions: tuple[str, ...]  # that hold some
     stopped: bool  # an update was stopped, and what it keeps goes as a whole
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return tuple(sorted({origin.id for origin in self.samples}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +63,7 @@ class Erased:
 class Row:
     version: str
     sample: Remembered
+    origin: Origin
     digest: str
 
 
@@ -67,9 +76,9 @@ def forget(
     confirm: Callable[[ErasedSamples], None] = lambda found: None,
     progress: OnProgress = lambda what, done, total: None,
 ) -> Erased:
-    """Remove the samples named in one of the ways, and all that equal them, from every version.
+    """Remove the samples named in one of the ways, and all with equal pixels, from every version.
 
-    A source is matched as a whole, or as the folder or array file it lies in. `confirm` hears what will go
+    A source is matched as a whole, or as the folder or array file it lies in. `confirm` is told what will go
     and may raise; until then nothing is changed.
     """
     if not (labels or sources or ids):
@@ -87,10 +96,11 @@ def forget(
             nonlocal done
             done += 1
             progress("forgetting", done, total)
-            return without(tree, found.samples)
+            return without(tree, found)
 
         act = {"act": "forget", "samples": len(found.samples), "ids": list(found.ids)}
-        changed = store.rewrite(KINDS, change, act, lambda about: retold(about, found.sources))
+        sources = {origin.source for origin in found.samples}
+        changed = store.rewrite(KINDS, change, act, lambda about: without_notes(about, sources))
     return Erased(len(found.samples), found.ids, tuple(changed), found.stopped)
 
 
@@ -104,31 +114,27 @@ def find(
     """In every version and the candidate; none at all is an error."""
     rows = all_rows(store, progress)
     texts = {str(label) for label in labels}
-    wanted = {
-        row.digest
+    named = [
+        row
         for row in rows
         if str(row.sample.label) in texts or any(lies_in(row.sample.source, source) for source in sources)
-    }
+    ]
     for number in ids:
         having = [row for row in rows if row.sample.id == number]
-        # After a rollback a number is given a second time: it means the sample that a person sees listed.
-        listed = [row for row in having if row.version == store.current]
-        wanted |= {row.digest for row in listed or having}
+        # Version 0.1 gave an id again after a rollback: it means the sample that the version in use lists.
+        named += [row for row in having if row.version == store.current] or having
     stopped = (store.folder / WORK).exists()
-    if not wanted:
+    if not named:
         hint = f"; {store.folder / WORK} holds a stopped update, which --restart forgets" if stopped else ""
         raise ConfigError(
             f"{store.folder}: no remembered sample has such a label, source or id; "
             f"see: ser memory {store.folder} list{hint}"
         )
-    doomed = [row for row in rows if row.digest in wanted]
-    return ErasedSamples(
-        {row.digest: row.sample for row in doomed},
-        frozenset(row.sample.source for row in doomed),
-        tuple(sorted({row.sample.id for row in doomed})),
-        tuple(dict.fromkeys(row.version for row in doomed)),
-        stopped,
-    )
+    origins, pictures = {row.origin for row in named}, frozenset(row.digest for row in named)
+    doomed = [row for row in rows if row.origin in origins or row.digest in pictures]
+    samples = {row.origin: row.sample for row in doomed}
+    versions = tuple(dict.fromkeys(row.version for row in doomed))
+    return ErasedSamples(samples, pictures, len(samples) - len(origins), versions, stopped)
 
 
 def all_rows(store: Store, progress: OnProgress) -> list[Row]:
@@ -138,10 +144,7 @@ def all_rows(store: Store, progress: OnProgress) -> list[Row]:
     for number, name in enumerate(names):
         progress("looking", number, len(names))
         parts = read_parts(store, name)[1]
-        rows += [
-            Row(name, sample, digest)
-            for sample, digest in zip(samples_of(parts), names_of(parts), strict=True)
-        ]
+        rows += map(Row, repeat(name), samples_of(parts), origins_in(parts), digests_of(parts))
     return rows
 
 
@@ -150,21 +153,22 @@ def lies_in(source: str, place: str) -> bool:
     return source == place or source.startswith((f"{place}/", f"{place}#"))
 
 
-def without(tree: Any, doomed: Collection[str]) -> Any:
-    """A part without samples of these digests; none if it holds none of them."""
+def without(tree: Any, found: ErasedSamples) -> Any:
+    """A part without the samples; None if it holds none of them."""
     packed = tree["samples"]
     if packed is None:
         return None
-    names = digests(images_of(packed))
-    kept = [row for row, name in enumerate(names) if name not in doomed]
-    if len(kept) == len(names):
+    pairs = zip(packed["origins"], digests(images_of(packed)), strict=True)
+    gone = [Origin(*entry) in found.samples or digest in found.pictures for entry, digest in pairs]
+    if not any(gone):
         return None
+    kept = [row for row, goes in enumerate(gone) if not goes]
     rows = torch.tensor(kept, dtype=torch.int64)
     columns = {name: column[rows] for name, column in row_columns(tree).items()}
     samples = {"samples": take(packed, rows)}
     if "extra" not in tree:
         return tree | samples | columns
-    # What was seen stays seen: the places that are free now are filled by samples to come.
+    # The number of samples seen stays as it is: samples to come fill the free slots.
     extra = tree["extra"] | {"num_filled": len(kept)}
     return tree | samples | {"columns": columns, "extra": extra}
 
@@ -178,14 +182,14 @@ def take(packed: Mapping[str, Any], rows: torch.Tensor) -> dict[str, Any]:
     return taken | {"files": joined, "lengths": lengths}
 
 
-def retold(about: Mapping[str, Any], sources: Collection[str]) -> dict[str, Any]:
-    """Without notes that name one of the sources."""
+def without_notes(about: Mapping[str, Any], sources: Collection[str]) -> dict[str, Any]:
+    """What a version tells of itself, without notes that name one of the sources."""
     notes = [note for note in about.get("notes", []) if not any(source in note for source in sources)]
     return dict(about) | ({"notes": notes} if "notes" in about else {})
 
 
 def remove_work(folder: Path) -> None:
-    """A stopped update keeps a memory of its own, in which samples have no names."""
+    """A stopped update keeps a memory of its own; it goes as a whole."""
     if not folder.exists():
         return
     try:

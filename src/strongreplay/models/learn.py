@@ -17,6 +17,7 @@ from strongreplay.data.user_data import Chunk, read_chunk
 from strongreplay.errors import ConfigError, RunError
 from strongreplay.models.build import first_model
 from strongreplay.models.gate import Change, Verdict
+from strongreplay.models.memory_view import first_free_id
 from strongreplay.models.model import Model
 from strongreplay.models.parts import model_of, parts_of, sample_bytes
 from strongreplay.models.settings import make_settings
@@ -89,6 +90,7 @@ class StoredUpdate:
         if self.base:
             self.version, parts = store.read()
             self.model = model_of(parts, device)
+            self.model.next_id = first_free_id(store)
             self.model.plan = self.model.plan.changed(order.settings)
             self.chunk = self.read(order.data)
         else:

@@ -1,7 +1,8 @@
-"""What a version remembers, sample by sample: those it replays and those it is judged by; no net is built."""
+"""What a version keeps, sample by sample: those it replays and those it is judged by; no net is built."""
 
 import io
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,8 @@ from torch import Tensor
 
 from strongreplay.data import images as codec
 from strongreplay.data.user_data import Label, digests
+from strongreplay.errors import DataError
+from strongreplay.models.samples import Origin
 from strongreplay.models.store import Store, Version
 
 KINDS = {"memory": "replay", "held": "held-out"}  # the parts that hold samples, and what for
@@ -17,7 +20,7 @@ KINDS = {"memory": "replay", "held": "held-out"}  # the parts that hold samples,
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """One sample that is kept; equal ones share an id."""
+    """A row of the memory or of the held-out samples; a sample may be stored in several rows."""
 
     id: int
     label: Label
@@ -30,7 +33,7 @@ class Remembered:
 def read_parts(
     store: Store, name: str | None, wanted: Iterable[str] = ("model", *KINDS)
 ) -> tuple[Version, dict[str, Any]]:
-    """A version and of the wanted parts those it has: not every method has a memory."""
+    """A version, and those of the wanted parts that it has: not every method has a memory."""
     if not store.names():
         _ = store.current  # says so where no model is
     held = store.read(name, parts=())[0].parts
@@ -38,7 +41,7 @@ def read_parts(
 
 
 def samples_of(parts: Mapping[str, Any]) -> list[Remembered]:
-    """All that is remembered, as stored: first what is replayed, then what is held out."""
+    """All rows in stored order: first what is replayed, then what is held out."""
     return [sample for part in KINDS for sample in samples_in(part, parts)]
 
 
@@ -95,6 +98,21 @@ def all_images(parts: Mapping[str, Any]) -> Tensor:
     return torch.cat(filled) if filled else torch.empty(0, *parts["model"]["shape"])
 
 
-def names_of(parts: Mapping[str, Any]) -> list[str]:
-    """The digest of each sample, in the order of `samples_of`."""
+def origins_in(parts: Mapping[str, Any]) -> list[Origin]:
+    """In the order of `samples_of`."""
+    packed = [parts[part]["samples"] for part in KINDS if part in parts]
+    return [Origin(*entry) for samples in packed if samples is not None for entry in samples["origins"]]
+
+
+def digests_of(parts: Mapping[str, Any]) -> list[str]:
+    """The SHA-256 of each sample's bytes, in the order of `samples_of`; equal pictures have equal ones."""
     return digests(all_images(parts))
+
+
+def first_free_id(store: Store) -> int:
+    """An id from which on no sample of any version has one: after a rollback no id is given again."""
+    numbers = [1]
+    for name in store.names():
+        with suppress(DataError):  # a damaged version can't be read, but the others go on
+            numbers.append(store.read(name, parts=["model"])[1]["model"]["next_id"])
+    return max(numbers)

@@ -18,9 +18,9 @@ from strongreplay.models.guard import usable_guard
 from strongreplay.models.held_out import HeldOut, choose_held_out
 from strongreplay.models.labels import check_all_known, columns_of, with_new_labels
 from strongreplay.models.model import Model
+from strongreplay.models.old_states import with_ids
 from strongreplay.models.room import drop_rows_over_budget, make_room
 from strongreplay.models.samples import origins_of
-from strongreplay.models.written_before import with_ids
 from strongreplay.protocol import Split, Task, derive_generator
 from strongreplay.runs.trainer import make_optimizer
 from strongreplay.training.engine import OnStep, TaskProgress, steps_in_epoch, train_task

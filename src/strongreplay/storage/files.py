@@ -175,6 +175,15 @@ def remove_quietly(path: Path) -> None:
         remove(path)
 
 
+def discard(folder: Path) -> None:
+    """Remove a folder so that under its name it is whole or gone; what cannot be removed stays hidden."""
+    gone = name_beside(folder)
+    with contextlib.suppress(OSError):
+        os.rename(folder, gone)
+        sync_folder(folder.parent)
+        remove(gone)
+
+
 def clear_leftovers(folder: Path, name: str = "") -> None:
     """Remove what a killed process was writing, of that name or all; the caller holds the lock."""
     for path in folder.glob(f"{PREFIX}{name}*"):

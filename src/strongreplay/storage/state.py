@@ -120,7 +120,7 @@ def write_checkpoint(
             f"{remedy}. {last_good(folder)}"
         ) from None
     for old in checkpoints(folder)[keep:]:
-        files.remove_quietly(old)
+        files.discard(old)
     return path
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from strongreplay.data.archives import OnProgress
 from strongreplay.data.user_data import Label
 from strongreplay.models.gate import HELD_OUT, Change, compare, count_right
-from strongreplay.models.memory_view import KINDS, all_images, names_of, read_parts, samples_of
+from strongreplay.models.memory_view import KINDS, all_images, digests_of, read_parts, samples_of
 from strongreplay.models.parts import TO_ANSWER, model_of
 from strongreplay.models.settings import OWN
 from strongreplay.models.store import Store
@@ -109,7 +109,7 @@ def common_held_out(old: Parts, new: Parts) -> tuple[Tensor, list[Label]]:
     """Samples held out by one and not replayed by the other, each once, of classes that both know."""
     both = {*old["model"]["labels"]} & {*new["model"]["labels"]}
     found = [
-        list(zip(samples_of(parts), names_of(parts), all_images(parts), strict=True)) for parts in (old, new)
+        list(zip(samples_of(each), digests_of(each), all_images(each), strict=True)) for each in (old, new)
     ]
     replayed = {name for rows in found for sample, name, _ in rows if sample.kind == "replay"}
     chosen = {
@@ -123,13 +123,12 @@ def common_held_out(old: Parts, new: Parts) -> tuple[Tensor, list[Label]]:
 
 
 def compare_memory(old: Parts, new: Parts) -> list[MemoryChange]:
-    """Classes of which one version keeps samples that the other does not."""
-    before, after = (
-        {(name, one.kind): one.label for one, name in zip(samples_of(parts), names_of(parts), strict=True)}
-        for parts in (old, new)
-    )
-    came = Counter((label, key[1]) for key, label in after.items() if key not in before)
-    went = Counter((label, key[1]) for key, label in before.items() if key not in after)
+    """Classes of which one version keeps samples that the other does not; two copies are two samples."""
+    before, after = map(count_pictures, (old, new))
+    came, went = Counter[tuple[Label, str]](), Counter[tuple[Label, str]]()
+    for counts, rest in ((came, after - before), (went, before - after)):
+        for (_, label, kind), count in rest.items():
+            counts[label, kind] += count
     labels = dict.fromkeys([*old["model"]["labels"], *new["model"]["labels"]])
     return [
         MemoryChange(
@@ -138,6 +137,13 @@ def compare_memory(old: Parts, new: Parts) -> list[MemoryChange]:
         for label in labels
         if any(counts[label, kind] for counts in (came, went) for kind in KINDS.values())
     ]
+
+
+def count_pictures(parts: Parts) -> Counter[tuple[str, Label, str]]:
+    """By picture, label and use: how many samples show it, however many rows each is stored in."""
+    rows = zip(digests_of(parts), samples_of(parts), strict=True)
+    samples = {(digest, one.label, one.kind, one.id) for digest, one in rows}
+    return Counter((digest, label, kind) for digest, label, kind, _ in samples)
 
 
 def compare_weights(old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> list[LayerChange]:
