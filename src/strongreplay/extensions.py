@@ -108,16 +108,26 @@ def _run_file(path: Path, sources: dict[Path, bytes], source_hash: str) -> Modul
         loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise ConfigError(f"{_place(error, path)}: {_reason(error)}; mend the file") from None
+        raise ConfigError(f"{explain(error)}; mend the file") from None
     return module
 
 
-def _place(error: BaseException, path: Path) -> str:
-    """File and line of the last step of the error within the user's own folder."""
+def explain(error: BaseException) -> str:
+    """Where an error arose in a user's code, and what it says."""
+    return f"{_place(error)}: {_reason(error)}"
+
+
+def _place(error: BaseException) -> str:
+    """File and line of the last step that is not in a package."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}"
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).parent == path.parent]
-    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else str(path)
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not _is_of_a_package(f.filename)]
+    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else "in a package"
+
+
+def _is_of_a_package(file: str) -> bool:
+    path = Path(file)
+    return path.is_relative_to(Path(__file__).parent) or "site-packages" in path.parts or file.startswith("<")
 
 
 def _reason(error: BaseException) -> str:

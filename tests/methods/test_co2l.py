@@ -566,7 +566,7 @@ def test_a_second_file_of_recipes_adds_methods_to_some_streams_of_the_first() ->
 
 
 def test_what_it_cannot_do_is_said(stream: Stream) -> None:
-    with pytest.raises(ConfigError, match="co2l needs a net with features"):
+    with pytest.raises(ConfigError, match="co2l needs the features of its net: no linear layer"):
         Co2L(nn.Linear(3, 6), make_problem(stream))
     with pytest.raises(ConfigError, match="co2l needs disjoint classes per task; r-mnist is Domain-IL"):
         check_scenario("co2l", "domain-il", "r-mnist")

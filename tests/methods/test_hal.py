@@ -241,7 +241,7 @@ def test_a_ring_continues_to_the_bit_after_loading(stream: Stream) -> None:
 
 
 def test_what_it_cannot_do_is_said(stream: Stream) -> None:
-    with pytest.raises(ConfigError, match="hal needs a net with features"):
+    with pytest.raises(ConfigError, match="hal needs the features of its net: no linear layer"):
         HAL(nn.Linear(3, 6), make_problem(stream))
     with pytest.raises(ConfigError, match=r"hal with a ring needs .* memory_size must be >= 3, got 2"):
         build(stream, memory_policy="ring", memory_size=2)

@@ -257,7 +257,7 @@ def test_what_it_cannot_do_is_said(stream: Stream) -> None:
     message = "icarl needs one sample a class: memory_size must be >= 100, got 50"
     with pytest.raises(ConfigError, match=message):
         ICaRL(make_net(num_classes=100), problem, ICaRLConfig(memory_size=50))
-    with pytest.raises(ConfigError, match="icarl needs a net with features"):
+    with pytest.raises(ConfigError, match="icarl needs the features of its net: no linear layer"):
         ICaRL(nn.Linear(3, 6), make_problem(stream))
     with pytest.raises(ConfigError, match="icarl needs disjoint classes per task; r-mnist is Domain-IL"):
         check_scenario("icarl", "domain-il", "r-mnist")

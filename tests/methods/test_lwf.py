@@ -215,7 +215,10 @@ def test_a_step_costs_one_forward_and_one_backward(stream: Stream, monkeypatch: 
 
 
 def test_what_it_cannot_do_is_said(stream: Stream) -> None:
-    with pytest.raises(ConfigError, match=r"lwf needs a net with features.* got Linear; wrap its body"):
+    with pytest.raises(
+        ConfigError,
+        match=r"lwf needs the features of its net: no linear layer .* with --set net\.head",
+    ):
         LwF(nn.Linear(3, 6), make_problem(stream))
     with pytest.raises(ConfigError, match="lwf needs disjoint classes per task; p-mnist is Domain-IL"):
         check_scenario("lwf", "domain-il", "p-mnist")

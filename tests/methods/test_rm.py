@@ -502,7 +502,9 @@ def test_images_of_three_channels_and_a_net_with_batch_norm(stream: Stream) -> N
 
 
 def test_what_it_cannot_do_is_said(stream: Stream) -> None:
-    with pytest.raises(ConfigError, match="rm with reset_head needs a net with features"):
+    with pytest.raises(
+        ConfigError, match="rm with reset_head needs the features of its net: no linear layer"
+    ):
         make(stream, net=nn.Linear(3, 6), reset_head=True)
     make(stream, net=nn.Linear(3, 6))
     with pytest.raises(ConfigError, match="rm is published for disjoint classes per task only; r-mnist"):

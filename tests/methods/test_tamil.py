@@ -426,7 +426,7 @@ def test_with_a_fast_average_it_forgets_nothing_here(stream: Stream) -> None:
 
 
 def test_what_it_cannot_do_is_said(stream: Stream) -> None:
-    with pytest.raises(ConfigError, match="tamil needs a net with features"):
+    with pytest.raises(ConfigError, match="tamil needs the features of its net: no linear layer"):
         TAMiL(nn.Linear(3, 6), make_problem(stream))
     with pytest.raises(ConfigError, match=r"tamil needs task identity in training.*; p-mnist is Domain-IL"):
         check_scenario("tamil", "domain-il", "p-mnist")

@@ -10,7 +10,6 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from strongreplay.cli.progress import LINE_SECONDS, StopRequest
-from strongreplay.methods import METHODS
 from strongreplay.runs.config import RunConfig
 from strongreplay.runs.estimate import num_steps
 from strongreplay.runs.grid import Job, name_of
@@ -99,7 +98,7 @@ class GridProgress:
 
 
 def weight(config: RunConfig) -> float:
-    return num_steps(config) * METHODS[config.method_name].cost
+    return num_steps(config) * config.row.cost
 
 
 def part(job: Job) -> float:

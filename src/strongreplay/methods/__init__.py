@@ -39,11 +39,11 @@ def method_row(name: str, source_hash: str | None = None) -> MethodRow:
     return row_of_class(name, found.value, found.source_hash)
 
 
-def check_scenario(name: str, scenario: str, stream: str) -> None:
+def check_scenario(method: MethodRow | str, scenario: str, stream: str) -> None:
     """Refuse a method where it is not defined, and say why."""
-    row = method_row(name)
+    row = method_row(method) if isinstance(method, str) else method
     if scenario not in row.scenarios:
-        raise ConfigError(f"{name} {row.refusal}; {stream} is {scenario.title().replace('Il', 'IL')}")
+        raise ConfigError(f"{row.name} {row.refusal}; {stream} is {scenario.title().replace('Il', 'IL')}")
 
 
 def build_method(name: str, net: "nn.Module", problem: "Problem", **settings: object) -> "Method":

@@ -209,16 +209,6 @@ def predict_all(
         return torch.cat([(ask or net)(view(chunk.to(device))) for chunk in images.split(500)])
 
 
-def with_features(net: nn.Module, method: str) -> Classifier:
-    """The net itself, if it tells features from head; some methods cannot do without."""
-    if callable(getattr(net, "features", None)) and isinstance(getattr(net, "head", None), nn.Linear):
-        return cast(Classifier, net)
-    raise ConfigError(
-        f"{method} needs a net with features(inputs) and a linear head, got {type(net).__name__}; "
-        "wrap its body in strongreplay.Classifier"
-    )
-
-
 def squared_distance(logits: Tensor, target: Tensor, ragged: bool, summed: bool = False) -> Tensor:
     """Mean over samples of the mean, or sum, over the columns their targets were made with.
 
@@ -284,5 +274,4 @@ __all__ = [
     "share_of_memory",
     "squared_distance",
     "unchanged",
-    "with_features",
 ]

@@ -36,9 +36,8 @@ from strongreplay.methods.base import (
     SavedGenerator,
     descend,
     predict_all,
-    with_features,
 )
-from strongreplay.nets import Classifier, seeded_init
+from strongreplay.nets import Classifier, seeded_init, with_features
 from strongreplay.protocol import Batch, Split, Task, Terms, View
 
 BASE_TEMPERATURE = 0.07
@@ -109,7 +108,7 @@ class Co2L(Method):
     def __init__(self, net: nn.Module, problem: Problem, config: Co2LConfig | None = None) -> None:
         super().__init__()
         self.config, self.plain_view = config or Co2LConfig(), problem.test_view
-        self.net = Projector(with_features(net, "co2l"), problem.generator("projection"))
+        self.net = Projector(with_features(net, "co2l", problem.num_classes), problem.generator("projection"))
         self.teacher = Teacher(self.net, self.config.teacher_bn)
         self.memory = Memory(Exemplar, self.config.memory_size, problem.generator("memory"))
         # The probe has draws of its own, so that it makes no difference to the encoder.

@@ -30,9 +30,8 @@ from strongreplay.methods.base import (
     evaluation_mode,
     replay_count,
     share_of_memory,
-    with_features,
 )
-from strongreplay.nets import Classifier
+from strongreplay.nets import Classifier, with_features
 from strongreplay.protocol import Batch, Task, Terms
 
 
@@ -63,7 +62,7 @@ class HAL(Method):
 
     def __init__(self, net: nn.Module, problem: Problem, config: HALConfig | None = None) -> None:
         super().__init__()
-        self.net, self.config = with_features(net, "hal"), config or HALConfig()
+        self.net, self.config = with_features(net, "hal", problem.num_classes), config or HALConfig()
         self.view, self.plain_view = problem.train_view, problem.test_view
         size, generator = self.config.memory_size, problem.generator("memory")
         self.memory: Memory[Sample] = Memory(Sample, size, generator)

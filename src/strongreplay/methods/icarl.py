@@ -26,9 +26,8 @@ from strongreplay.methods.base import (
     check_one_a_class,
     descend,
     predict_all,
-    with_features,
 )
-from strongreplay.nets import Classifier
+from strongreplay.nets import Classifier, with_features
 from strongreplay.protocol import Batch, Split, Task, Terms
 from strongreplay.sampling import first_of_each, herd
 
@@ -54,7 +53,7 @@ class ICaRL(Method):
         super().__init__()
         self.config = config or ICaRLConfig()
         check_one_a_class("icarl", self.config.memory_size, problem)
-        self.net, self.old_net = with_features(net, "icarl"), OldNet(net)
+        self.net, self.old_net = with_features(net, "icarl", problem.num_classes), OldNet(net)
         self.plain_view = problem.test_view
         self.memory = Memory(Exemplar, self.config.memory_size, problem.generator("memory"))
         no_class = torch.zeros(problem.num_classes, dtype=torch.bool)

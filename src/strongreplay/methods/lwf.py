@@ -24,9 +24,8 @@ from strongreplay.methods.base import (
     descend,
     evaluation_mode,
     predict_all,
-    with_features,
 )
-from strongreplay.nets import Classifier
+from strongreplay.nets import Classifier, with_features
 from strongreplay.protocol import Batch, Task, Terms
 
 LOWEST = torch.finfo(torch.float32).min / 2
@@ -53,7 +52,7 @@ class LwF(Method):
 
     def __init__(self, net: nn.Module, problem: Problem, config: LwFConfig | None = None) -> None:
         super().__init__()
-        self.net, self.config = with_features(net, "lwf"), config or LwFConfig()
+        self.net, self.config = with_features(net, "lwf", problem.num_classes), config or LwFConfig()
         self.view, self.plain_view = problem.train_view, problem.test_view
         self.draws = SavedGenerator(problem.generator("warm-up"))
         no_class = torch.zeros(problem.num_classes, dtype=torch.bool)

@@ -16,7 +16,7 @@ memory that runs out within a step goes on with the next, so every step replays 
 """
 
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from pydantic import Field
@@ -33,9 +33,8 @@ from strongreplay.methods.base import (
     SavedGenerator,
     descend,
     predict_all,
-    with_features,
 )
-from strongreplay.nets import seeded_init
+from strongreplay.nets import Classifier, seeded_init, with_features
 from strongreplay.protocol import Batch, Task, Terms
 from strongreplay.sampling import draw_distinct
 
@@ -67,7 +66,9 @@ class RM(Method):
     def __init__(self, net: nn.Module, problem: Problem, config: RMConfig | None = None) -> None:
         super().__init__()
         self.config = config or RMConfig()
-        self.net = with_features(net, "rm with reset_head") if self.config.reset_head else net
+        self.net = net
+        if self.config.reset_head:
+            self.net = with_features(net, "rm with reset_head", problem.num_classes)
         self.view, self.plain_view = problem.train_view, problem.test_view
         self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
         self.passes = Passes(problem.generator("passes"))
@@ -90,7 +91,7 @@ class RM(Method):
 
     def renew_head(self) -> None:
         """In place, and drawn on the host: the optimiser keeps its parameters, every device the same draw."""
-        head = with_features(self.net, "rm").head
+        head = cast(Classifier, self.net).head
         with seeded_init(self.heads.generator):
             fresh = nn.Linear(head.in_features, head.out_features, head.bias is not None)
         head.load_state_dict(fresh.state_dict())

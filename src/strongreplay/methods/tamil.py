@@ -27,9 +27,8 @@ from strongreplay.methods.base import (
     SavedGenerator,
     descend,
     replay_count,
-    with_features,
 )
-from strongreplay.nets import Classifier, seeded_init
+from strongreplay.nets import Classifier, seeded_init, with_features
 from strongreplay.protocol import Batch, Task, Terms
 
 
@@ -112,7 +111,7 @@ class TAMiL(Method):
         super().__init__()
         self.config, self.view = config or TAMiLConfig(), problem.train_view
         self.draws = SavedGenerator(problem.generator("attention"))
-        self.net = AttentiveNet(with_features(net, "tamil"), self.config.code_size)
+        self.net = AttentiveNet(with_features(net, "tamil", problem.num_classes), self.config.code_size)
         self.net.grow(self.draws.generator)
         updates = problem.generator("averaged updates")
         self.averaged = AveragedNet(self.net, self.config.rate, self.config.decay, updates)

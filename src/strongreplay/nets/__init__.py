@@ -1,20 +1,25 @@
-"""NETS: every net by name; a new net is one file and one row."""
+"""NETS: every net by name; a new net is one file and one row. `make_net` builds those of users, too."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
+from torch import nn
 
-from strongreplay.errors import unknown
+from strongreplay.errors import ConfigError, unknown
+from strongreplay.extensions import explain, installed, is_path, load_object
 from strongreplay.nets.classifier import Classifier, GrowingHead, seeded_init
 from strongreplay.nets.cnn import cnn
+from strongreplay.nets.features import FeatureNet, find_head, name_head, with_features
 from strongreplay.nets.lvt import lvt
 from strongreplay.nets.mlp import mlp
 from strongreplay.nets.resnet import resnet18
 
 __all__ = [
-    "NETS", "Classifier", "GrowingHead", "NetRow", "build_net", "cnn", "lvt", "mlp", "resnet18",
-    "seeded_init",
+    "NETS", "Classifier", "FeatureNet", "GrowingHead", "NetRow", "build_net", "cnn", "find_head", "lvt",
+    "make_net", "mlp", "net_row", "resnet18", "seeded_init", "with_features",
 ]  # fmt: skip
 
 
@@ -22,10 +27,11 @@ __all__ = [
 class NetRow:
     """How a net is built, the options it has, and what a list shows of it."""
 
-    build: Callable[..., Classifier]
-    width: int  # the published one
+    build: Callable[..., nn.Module]
+    width: int | None  # the published one
     about: str
     options: tuple[str, ...] = ("width",)
+    source_hash: str | None = None  # of code outside the package
 
 
 NETS: dict[str, NetRow] = {
@@ -43,4 +49,40 @@ def build_net(
     if name not in NETS:
         raise unknown("net", name, NETS, "See: ser list nets")
     with seeded_init(generator):
-        return NETS[name].build(input_shape, num_classes, **options)
+        return cast(Classifier, NETS[name].build(input_shape, num_classes, **options))
+
+
+def net_row(name: str, source_hash: str | None = None) -> NetRow:
+    """The row of a built-in net, of `mine.py:make_net` or of one that an installed package brings.
+
+    With `source_hash`, code outside the package must be of that version.
+    """
+    if name in NETS:
+        return NETS[name]
+    if not is_path(name) and name not in (offered := installed("net")):
+        raise unknown("net", name, [*NETS, *offered], "See: ser list nets")
+    build, _, found_hash = load_object(name, "net", source_hash)
+    if not callable(build) or len(parameters := list(inspect.signature(build).parameters)) < 2:
+        raise ConfigError(
+            f"{name} must be a function of (input_shape, num_classes) that returns an nn.Module"
+        )
+    about = (inspect.getdoc(build) or "").split("\n")[0]
+    return NetRow(build, None, about, (*parameters[2:], "head"), found_hash)
+
+
+def make_net(
+    name: str, input_shape: tuple[int, ...], num_classes: int, generator: torch.Generator,
+    source_hash: str | None = None, head: str | None = None, **options: Any,
+) -> nn.Module:  # fmt: skip
+    """Any net, a user's as well; `head` names its last linear layer, where it cannot be found."""
+    if name in NETS:
+        return build_net(name, input_shape, num_classes, generator, **options)
+    row = net_row(name, source_hash)
+    try:
+        with seeded_init(generator):
+            net = row.build(input_shape, num_classes, **options)
+    except Exception as error:
+        raise ConfigError(f"net {name} cannot be built: {explain(error)}") from error
+    if not isinstance(net, nn.Module):
+        raise ConfigError(f"net {name} must return an nn.Module, got {type(net).__name__}")
+    return name_head(net, head) if head else net

@@ -5,14 +5,15 @@ memory size, and the user's own `key=value` settings.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
-from strongreplay.data.streams import STREAMS, StreamOptions, describe_stream
-from strongreplay.errors import ConfigError, unknown
-from strongreplay.methods import METHODS, MethodConfig, check_scenario
+from strongreplay.data.streams import StreamInfo, StreamOptions, describe_stream
+from strongreplay.errors import ConfigError
+from strongreplay.methods import MethodConfig, MethodRow, check_scenario, method_row
+from strongreplay.nets import net_row
 from strongreplay.runs.recipes import PUBLISHED, find_recipe
 from strongreplay.storage.records import flatten
 from strongreplay.training.settings import (
@@ -21,6 +22,7 @@ from strongreplay.training.settings import (
     TrainConfig,
     build_sections,
     net_faults,
+    net_section,
     parse_settings,
 )
 
@@ -109,10 +111,16 @@ class RunConfig:
     eval: EvalConfig
     data: DataConfig
     source: str  # of the recipe
+    code: dict[str, str] = field(default_factory=dict)  # which version of code outside the package it runs
+
+    @property
+    def row(self) -> MethodRow:
+        return method_row(self.method_name, self.code.get("method"))
 
     def to_dict(self) -> dict[str, Any]:
         """What decides the results, and nothing else."""
-        return {
+        outside = {"code": self.code} if self.code else {}
+        return outside | {
             "stream": self.stream,
             "seed": self.seed,
             "method": {"name": self.method_name, **self.method.model_dump(mode="json")},
@@ -129,17 +137,15 @@ def resolve(
     seed: int = 0,
     settings: Mapping[str, Any] | None = None,
     recipe_name: str = PUBLISHED,
+    code: Mapping[str, str] | None = None,
 ) -> RunConfig:
-    """The whole configuration of a run, or one ConfigError that lists everything wrong with it."""
-    faults = [
-        str(unknown(kind, name, table, f"See: ser list {kind}s"))
-        for kind, name, table in (("stream", stream, STREAMS), ("method", method, METHODS))
-        if name not in table
-    ]
-    if faults:
-        raise ConfigError("\n".join(faults))
-    row = METHODS[method]
-    check_scenario(method, STREAMS[stream].scenario, stream)
+    """The whole configuration of a run, or one ConfigError that lists everything wrong with it.
+
+    With `code`, what comes from outside the package must be of these versions.
+    """
+    code = code or {}
+    info, row = look_up(stream, method, code)
+    check_scenario(row, info.scenario, stream)
     if memory_size is None and row.has_memory:
         memory_size = (settings or {}).get("method.memory_size")
     try:
@@ -147,22 +153,41 @@ def resolve(
     except (TypeError, ValueError):
         published_size = None  # said below, with all other faults
     recipe = find_recipe(stream, method, published_size, recipe_name)
-    values = {"net.name": row.net or STREAMS[stream].net, **recipe.settings}
+    values = {"net.name": row.net or info.net, **recipe.settings}
     if memory_size is not None and row.has_memory:
         values["method.memory_size"] = memory_size
     values = {**with_one_pass(values, settings or {}), **(settings or {})}
+    net_config = net_section(values["net.name"], code.get("net"))
     sections: dict[str, type[BaseModel]] = {
-        "method": row.config, "net": NetConfig, "train": TrainConfig, "eval": EvalConfig, "data": DataConfig
+        "method": row.config, "net": net_config, "train": TrainConfig, "eval": EvalConfig, "data": DataConfig
     }  # fmt: skip
     built, faults = build_sections(sections, values)
     if isinstance(net := built.get("net"), NetConfig):
         faults += net_faults(net)
-    faults += stream_faults(stream, method, built)
+    faults += stream_faults(stream, row, built)
     if seed < 0:
         faults.append(f"seed must be >= 0, got {seed}")
     if faults:
         raise ConfigError("\n".join(faults))
-    return RunConfig(stream, method, seed, source=recipe.source, **built)
+    versions = {"method": row.source_hash, "net": net_row(built["net"].name, code.get("net")).source_hash}
+    outside = {kind: version for kind, version in versions.items() if version is not None}
+    return RunConfig(stream, method, seed, source=recipe.source, code=outside, **built)
+
+
+def look_up(stream: str, method: str, code: Mapping[str, str]) -> tuple[StreamInfo, MethodRow]:
+    """What is known of a stream and a method, or one ConfigError about both."""
+    faults, info, row = [], None, None
+    try:
+        info = describe_stream(stream)
+    except ConfigError as error:
+        faults.append(str(error))
+    try:
+        row = method_row(method, code.get("method"))
+    except ConfigError as error:
+        faults.append(str(error))
+    if info is None or row is None:
+        raise ConfigError("\n".join(faults))
+    return info, row
 
 
 # What a recipe says about passes does not hold where the data are read once.
@@ -181,7 +206,7 @@ def with_one_pass(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dic
     return dict(values)
 
 
-def stream_faults(stream: str, method: str, built: Mapping[str, Any]) -> list[str]:
+def stream_faults(stream: str, row: MethodRow, built: Mapping[str, Any]) -> list[str]:
     """Where the arrangement of a stream contradicts itself, the training or what a method needs."""
     data, train = built.get("data"), built.get("train")
     if not isinstance(data, DataConfig):
@@ -198,11 +223,12 @@ def stream_faults(stream: str, method: str, built: Mapping[str, Any]) -> list[st
             for key, epochs in (("epochs", train.epochs), ("first_epochs", train.first_epochs))
             if epochs not in (None, 1)
         ]
-    needs = METHODS[method].needs
-    if data.blurry and "classes of each task" in needs:
-        faults.append(f"{method} needs tasks with classes of their own; with data.blurry they share classes")
-    if data.boundaries is False and "boundaries" in needs:
-        faults.append(f"{method} needs to know where a task ends; data.boundaries=false leaves that out")
+    if data.blurry and row.needs_disjoint_classes:
+        faults.append(
+            f"{row.name} needs tasks with classes of their own; with data.blurry they share classes"
+        )
+    if data.boundaries is False and row.needs_boundaries:
+        faults.append(f"{row.name} needs to know where a task ends; data.boundaries=false leaves that out")
     return faults
 
 
@@ -211,7 +237,10 @@ def config_of(held: Mapping[str, Any], source: str) -> RunConfig:
     try:
         settings = flatten({name: dict(held[name]) for name in ("method", "net", "train", "eval", "data")})
         method = settings.pop("method.name")
-        config = resolve(held["stream"], method, seed=int(held["seed"]), settings=settings)
+        seed, code = int(held["seed"]), held.get("code")
+        config = resolve(held["stream"], method, seed=seed, settings=settings, code=code)
+    except ConfigError:
+        raise
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"not the configuration of a run ({type(error).__name__}: {error})") from None
     return replace(config, source=source)

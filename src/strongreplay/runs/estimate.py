@@ -14,7 +14,6 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from strongreplay.data.streams import describe_stream
-from strongreplay.methods import METHODS
 from strongreplay.nets import build_net
 from strongreplay.protocol import derive_generator
 from strongreplay.runs.config import RunConfig
@@ -27,14 +26,14 @@ Trial = tuple[str, int | None, tuple[int, ...], int, int]  # net, width, input s
 def num_steps(config: RunConfig) -> int:
     """Of all tasks; what a method adds to a task from memory is not counted."""
     train, sizes = config.train, describe_stream(config.stream, config.data.options).num_train
-    if METHODS[config.method_name].on_union:
+    if config.row.on_union:
         sizes = (sum(sizes),)
     return sum(ceil(size / train.batch_size) * train.epochs_of(index) for index, size in enumerate(sizes))
 
 
 def seconds(config: RunConfig) -> float:
     """Of training alone."""
-    return num_steps(config) * METHODS[config.method_name].cost * plain_step(trial_of(config))
+    return num_steps(config) * config.row.cost * plain_step(trial_of(config))
 
 
 def trial_of(config: RunConfig) -> Trial:

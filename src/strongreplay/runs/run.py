@@ -198,6 +198,8 @@ def make_record(trainer: Trainer) -> RunRecord:
     if trainer.device.type == "cuda":
         measured["peak_device_memory_bytes"] = torch.cuda.max_memory_allocated(trainer.device)
     measured["recipe"] = trainer.config.source
+    if trainer.config.row.source_hash:  # tables have no other way to know how a user's method is called
+        measured["label"] = trainer.config.row.label
     return RunRecord(trainer.config.to_dict(), trainer.results(), measured)
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from strongreplay import metrics
 from strongreplay.data.streams import Stream, accumulate, build_stream
-from strongreplay.methods import METHODS, Method
-from strongreplay.nets import build_net
+from strongreplay.methods import Method
+from strongreplay.nets import make_net
 from strongreplay.protocol import Problem, Task, View, derive_generator
 from strongreplay.runs.config import RunConfig, TrainConfig
 from strongreplay.training.engine import (
@@ -71,7 +71,7 @@ class Trainer:
         self.meter, self.started = Meter(), datetime.now(UTC).isoformat()
         with self.meter("data"):
             self.stream = make_stream(config, folder, watcher)
-        on_union = METHODS[config.method_name].on_union
+        on_union = config.row.on_union
         self.lessons = accumulate(self.stream) if on_union else self.stream
         # Replayed images are augmented by draws of their own, which leave the stream's views alone.
         names = ("order", "views", "replayed views")
@@ -231,15 +231,16 @@ def make_stream(config: RunConfig, folder: Path | None, watcher: Watcher) -> Str
 
 def make_method(config: RunConfig, stream: Stream, replayed_view: View) -> Method:
     """Net and method of a config, initial weights drawn from its seed."""
-    net = build_net(
+    net = make_net(
         config.net.name,
         stream.input_shape,
         stream.num_classes,
         derive_generator(config.seed, "net"),
+        config.code.get("net"),
         **config.net.options,
     )
     problem = Problem(stream.num_classes, len(stream), replayed_view, stream.test_view, config.seed)
-    return METHODS[config.method_name].build(net, problem, config.method)
+    return config.row.build(net, problem, config.method)
 
 
 def make_optimizer(method: Method, train: TrainConfig) -> torch.optim.Optimizer:

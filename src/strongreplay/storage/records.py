@@ -7,6 +7,7 @@ again to the bit. `measured` is what they do not: time, memory, hardware, versio
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -106,12 +107,20 @@ def fingerprint(config: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
+def safe_name(name: str) -> str:
+    """A name for files: `mine.py:Thing` becomes Thing, and what file systems do not take becomes a dash."""
+    file, _, thing = name.rpartition(":")
+    return re.sub(r"[^\w.+-]+", "-", thing if file.endswith(".py") else name).lstrip(".-") or "unnamed"
+
+
 def record_path(folder: Path, config: dict[str, Any]) -> Path:
     """Where the record of a configuration belongs: DIR/stream/method-memory-fingerprint/seed-N.json."""
     method = config["method"]
     size = method.get("memory_size")
-    name = "-".join([method["name"], *([f"m{size}"] if size is not None else []), fingerprint(config)])
-    return folder / str(config["stream"]) / name / f"seed-{config['seed']}.json"
+    name = "-".join(
+        [safe_name(method["name"]), *([f"m{size}"] if size is not None else []), fingerprint(config)]
+    )
+    return folder / safe_name(str(config["stream"])) / name / f"seed-{config['seed']}.json"
 
 
 def write_record(folder: Path, record: RunRecord) -> Path:

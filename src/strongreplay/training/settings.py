@@ -1,7 +1,9 @@
 """Settings of nets and of training, and how sections of settings are built: all faults are named at once."""
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from functools import cache
 from types import UnionType
 from typing import Any, ClassVar, Literal, Self, get_args, get_origin
 
@@ -11,12 +13,14 @@ from pydantic import (
     Field,
     SerializerFunctionWrapHandler,
     ValidationError,
+    create_model,
     model_serializer,
     model_validator,
 )
 
-from strongreplay.errors import ConfigError, unknown
-from strongreplay.nets import NETS
+from strongreplay.errors import ConfigError
+from strongreplay.extensions import installed, is_path
+from strongreplay.nets import NETS, net_row
 from strongreplay.training.rates import Rate, cosine, restarts, stepped
 
 
@@ -102,6 +106,8 @@ class NetConfig(Section):
     name: str
     width: int | None = Field(None, ge=1, description="hidden units or first channels; none: as published")
     bias: Literal["zero", "default"] | None = Field(None, description="mlp only: how biases start")
+    head: str | None = Field(None, description="own nets only: the name of the last linear layer")
+    added: ClassVar[frozenset[str]] = frozenset({"head"})
 
     @property
     def options(self) -> dict[str, Any]:
@@ -171,10 +177,30 @@ def describe(section: str, fault: Any) -> str:
     return f"{key} {rule}, got {fault['input']!r}"
 
 
+def net_section(name: object, source_hash: str | None = None) -> type[NetConfig]:
+    """The settings of a net; those of a user's net are the further arguments of its function."""
+    if not isinstance(name, str) or name in NETS or (not is_path(name) and name not in installed("net")):
+        return NetConfig
+    return section_of_function(net_row(name, source_hash).build)
+
+
+@cache
+def section_of_function(build: Callable[..., Any]) -> type[NetConfig]:
+    arguments = list(inspect.signature(build).parameters.values())[2:]
+    own: dict[str, Any] = {}
+    for each in arguments:
+        if each.kind in (each.KEYWORD_ONLY, each.POSITIONAL_OR_KEYWORD):
+            empty, default = each.empty, each.default
+            kind = type(default) if each.annotation is empty else each.annotation
+            own[each.name] = (Any, ...) if default is empty else (kind, default)
+    return create_model("NetConfig", __base__=NetConfig, **own)
+
+
 def net_faults(net: NetConfig) -> list[str]:
-    if net.name not in NETS:
-        return [str(unknown("net", net.name, NETS, "See: ser list nets"))]
-    allowed = NETS[net.name].options
+    try:
+        allowed = net_row(net.name).options
+    except ConfigError as error:
+        return [str(error)]
     return [
         f"net.{key} is not an option of {net.name}; it has {', '.join(allowed)}"
         for key in net.options
