@@ -68,7 +68,7 @@ def test_the_settings_of_a_users_method_are_checked_and_kept() -> None:
     assert held["code"] == {"method": config.row.source_hash}
     assert config_of(held, config.source) == config
     assert config.source == "defaults of the method; nothing published"
-    with pytest.raises(ConfigError, match=r"method\.factor must be > 0, got '-1'"):
+    with pytest.raises(ConfigError, match=r"method\.factor must be > 0\.0, got '-1'"):
         resolve("split-digits", "mine.py:Mine", settings={"method.factor": "-1"})
     with pytest.raises(ConfigError, match=r"unknown setting 'method\.facto'; did you mean 'method\.factor'"):
         resolve("split-digits", "mine.py:Mine", settings={"method.facto": "1"})
