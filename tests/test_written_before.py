@@ -111,6 +111,13 @@ def test_every_record_in_results_has_the_name_that_a_run_of_today_would_look_for
 # Stopped runs
 
 
+def keys_of(found: Any, like: Any) -> Any:
+    """What is found under the keys of the old record; new numbers may stand beside them."""
+    if not isinstance(like, dict):
+        return found
+    return {key: keys_of(found[key], like[key]) for key in like}
+
+
 @pytest.fixture(scope="module")
 def resumed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of all stopped runs, finished by one command."""
@@ -128,7 +135,7 @@ def test_a_stopped_run_ends_as_if_it_had_never_stopped(name: str, resumed: Path)
     assert not list(resumed.glob(f"split-digits/{name}/*.state"))
     assert found["config"] == expected["config"]
     if rounds_alike():
-        assert found["results"] == expected["results"]
+        assert keys_of(found["results"], expected["results"]) == expected["results"]
     for setting, scores in expected["results"]["accuracy"].items():
         average = found["results"]["accuracy"][setting]["average_accuracy"]
         assert average == pytest.approx(scores["average_accuracy"], abs=0.5)
