@@ -63,11 +63,11 @@ def teach(state: Path, data: object, watcher: Watcher | None = None, **how: Any)
     )
 
 
-def stop_in_the_middle(state: Path, data: object) -> None:
+def stop_in_the_middle(state: Path, data: object, **how: Any) -> None:
     steps: list[object] = []
     watcher = Watcher(step=steps.append, wants_stop=lambda: len(steps) == 2)
     with pytest.raises(Stopped):
-        teach(state, data, watcher)
+        teach(state, data, watcher, **how)
 
 
 def make_model(folder: Path, settings: dict[str, Any] | None = None) -> Path:

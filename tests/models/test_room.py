@@ -5,7 +5,8 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 import torch
-from kept_models import SIDE, some_digits, teach
+from conftest import assert_same
+from kept_models import SIDE, some_digits, stop_in_the_middle, teach
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
@@ -96,6 +97,15 @@ def test_the_first_update_has_as_many_rows_as_its_columns_leave_room_for(
     teach(tmp_path / "model", some_digits((0, 1), 0, 60), settings=settings)
     parts = read_parts(Store(tmp_path / "model"), None)[1]
     assert parts["model"]["capacity"] == REPLAYED // (SIDE * SIDE + beside)
+
+
+def test_a_first_update_that_was_stopped_has_the_same_room_when_it_goes_on(tmp_path: Path) -> None:
+    settings, data = {"learner.method": "weighted", "learner.memory": BUDGET}, some_digits((0, 1), 0, 40)
+    stop_in_the_middle(tmp_path / "stopped", data, settings=settings)
+    for name in ("whole", "stopped"):
+        assert teach(tmp_path / name, data, settings=settings).version
+    whole, stopped = (Store(tmp_path / name).read()[1] for name in ("whole", "stopped"))
+    assert_same(whole, stopped)
 
 
 def test_a_method_that_passes_no_ids_is_refused_at_its_first_step(tmp_path: Path) -> None:
