@@ -16,6 +16,7 @@ import torch
 from strongreplay.data.user_data import Chunk, read_chunk
 from strongreplay.errors import ConfigError, RunError
 from strongreplay.models.build import first_model
+from strongreplay.models.clean_up import finish_last_update
 from strongreplay.models.gate import Change, Verdict
 from strongreplay.models.memory_view import first_free_id
 from strongreplay.models.model import Model
@@ -79,6 +80,7 @@ def learn(
     """One update of the model kept in a folder, which is made by the first."""
     watcher, store = watcher or Watcher(), Store(folder)
     with store.locked():
+        finish_last_update(store)
         return StoredUpdate(store, order, device, watcher).go()
 
 
@@ -244,7 +246,7 @@ def describe(model: Model, chunk: Chunk, report: Report, lesson: str, seconds: f
 
 
 def verdict_of(about: Mapping[str, Any], max_drop: float | None = None) -> Verdict:
-    """As it was told."""
+    """The verdict on an update, as its version tells; by another limit if one is given."""
     changes = tuple(Change(**change) for change in about["changes"])
     limit = about["max_drop"] if max_drop is None else max_drop
     return Verdict(changes, inf if limit is None else limit)

@@ -12,6 +12,7 @@ from torch import Tensor
 from strongreplay.data import images as codec
 from strongreplay.data.user_data import Label, digests
 from strongreplay.errors import DataError
+from strongreplay.models.check import refuses_misfits
 from strongreplay.models.samples import Origin
 from strongreplay.models.store import Store, Version
 
@@ -40,6 +41,7 @@ def read_parts(
     return store.read(name, parts=[part for part in wanted if part in held])
 
 
+@refuses_misfits
 def samples_of(parts: Mapping[str, Any]) -> list[Remembered]:
     """All rows in stored order: first what is replayed, then what is held out."""
     return [sample for part in KINDS for sample in samples_in(part, parts)]
@@ -91,6 +93,7 @@ def file_shape(file: bytes) -> tuple[int, int, int]:
         return len(image.getbands()), image.height, image.width
 
 
+@refuses_misfits
 def all_images(parts: Mapping[str, Any]) -> Tensor:
     """In the order of `samples_of`."""
     found = [images_of(parts[part]["samples"]) for part in KINDS if part in parts]

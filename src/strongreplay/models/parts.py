@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from strongreplay.models.build import new_model
+from strongreplay.models.check import refuses_misfits
 from strongreplay.models.held_out import HeldOut
 from strongreplay.models.model import Model
 from strongreplay.models.settings import make_settings
@@ -61,6 +62,7 @@ def sample_bytes(model: Model) -> dict[str, int]:
     return {name: tree_bytes(part) - tree_bytes(part.get("extra")) for name, part in parts.items()}
 
 
+@refuses_misfits
 def model_of(parts: Mapping[str, Any], device: torch.device, own_net: nn.Module | None = None) -> Model:
     """The inverse of `parts_of`; without memory and held-out samples it can only answer."""
     about = parts["model"]

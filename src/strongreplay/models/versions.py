@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from strongreplay.errors import ConfigError, DataError
+from strongreplay.models.check import check_manifest, check_parts
 from strongreplay.models.history import History, Tell, silent
 from strongreplay.models.manifest import (
     CANDIDATE,
@@ -41,6 +42,8 @@ INSIDE = re.compile(r"[0-9a-f]{64}\.safetensors|v[0-9]{4,9}\.json|state-[0-9]+|\
 
 class VersionFolder:
     """The folder of a kept model, which need not be there yet; nothing is written here."""
+
+    check_manifest = staticmethod(check_manifest)  # a store of something else asks for less
 
     def __init__(self, folder: Path) -> None:
         # The user may link the folder itself; inside it, links are refused.
@@ -90,7 +93,9 @@ class VersionFolder:
                 keys = version.parts if wanted is None else wanted
                 if missing := [key for key in keys if key not in version.parts]:
                     raise DataError(f"{version.path}: no part {missing}; there are {list(version.parts)}")
-                return version, {key: self.objects.load(manifest["parts"][key], version.path) for key in keys}
+                parts = {key: self.objects.load(manifest["parts"][key], version.path) for key in keys}
+                check_parts(parts, version.path)
+                return version, parts
             except DataError:  # unless a writer replaced the version while we read it
                 if same(self.manifest(name), manifest):
                     raise
@@ -148,14 +153,19 @@ class VersionFolder:
             raise DataError(f"{self.in_use}: names {name}, which is not there; choose one with rollback")
         if name not in known:
             raise ConfigError(f"{self.folder}: no version '{name}'; there are: {', '.join(known) or 'none'}")
-        return read_manifest(self.path_of(name), name)
+        return self.read_manifest(name)
+
+    def read_manifest(self, name: str) -> Manifest:
+        manifest = read_manifest(self.path_of(name), name)
+        self.check_manifest(manifest, self.path_of(name))
+        return manifest
 
     def readable(self, tell: Tell = silent) -> dict[str, Manifest]:
         """Every manifest that is whole, the candidate last; `tell` is called for each other."""
         found = {}
         for name in self.names():
             try:
-                found[name] = read_manifest(self.path_of(name), name)
+                found[name] = self.read_manifest(name)
             except DataError as error:
                 tell(str(error))
         return found

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from strongreplay.data.archives import OnProgress
 from strongreplay.data.user_data import Label
+from strongreplay.models.check import refuses_misfits
 from strongreplay.models.gate import HELD_OUT, Change, compare, count_right
 from strongreplay.models.memory_view import KINDS, all_images, digests_of, read_parts, samples_of
 from strongreplay.models.parts import TO_ANSWER, model_of
@@ -58,6 +59,7 @@ class VersionDiff:
         return plain
 
 
+@refuses_misfits
 def diff_versions(
     store: Store, first: str, second: str, progress: OnProgress = lambda what, done, total: None
 ) -> VersionDiff:

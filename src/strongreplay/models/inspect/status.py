@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from strongreplay.data.user_data import Label
-from strongreplay.errors import DataError
 from strongreplay.models.budget import Budget
+from strongreplay.models.check import refuses_misfits
+from strongreplay.models.clean_up import stopped_update
 from strongreplay.models.gate import Change, Tally
 from strongreplay.models.learn import verdict_of
 from strongreplay.models.memory_view import KINDS, Remembered, read_parts, samples_of
-from strongreplay.models.store import CANDIDATE, WORK, Store, Version
-from strongreplay.storage.checkpoints import checkpoints, read_manifest
+from strongreplay.models.store import CANDIDATE, Store, Version
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +100,7 @@ class ModelStatus:
 RENAMED = {"parent": "from"}
 
 
+@refuses_misfits
 def read_status(
     store: Store, name: str | None = None, tell: Callable[[str], None] = lambda text: None
 ) -> ModelStatus:
@@ -219,10 +220,5 @@ def read_candidate(store: Store) -> CandidateStatus | None:
 
 
 def find_stopped(store: Store) -> StoppedUpdate | None:
-    for path in checkpoints(store.folder / WORK):
-        try:
-            manifest = read_manifest(path)
-        except DataError:  # damaged by a kill; the next update reports it
-            continue
-        return StoppedUpdate(manifest["written"], manifest.get("step"))
-    return None
+    manifest = stopped_update(store)
+    return StoppedUpdate(manifest["written"], manifest.get("step")) if manifest else None

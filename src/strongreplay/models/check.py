@@ -1,0 +1,128 @@
+"""Checks of what a version holds before it is used: a forger can write sums that fit, too."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from strongreplay.errors import ConfigError, DataError, SerError
+from strongreplay.models.budget import Budget
+
+# What code raises that meets content it did not write.
+MISFITS = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError)
+REMEDY = "go to another version with rollback, or put the files back from a copy"
+
+NEEDED = ("model", "net", "method", "held")  # parts; not every method has a memory
+
+Count = Field(ge=0, lt=2**48)
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+class Checked(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow")
+
+
+class ChunkAbout(Checked):
+    fingerprint: str
+    samples: list[list[Any]]
+    learnt: int = Count
+    held_out: int = Count
+
+
+class ChangeAbout(Checked):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    label: str | int
+    where: str
+    count: int = Count
+    before: float | None
+    after: float
+
+
+class About(Checked):
+    """What a version tells of itself, as `models.learn.describe` writes it."""
+
+    lesson: str
+    labels: list[str | int]
+    new_labels: list[str | int]
+    chunk: ChunkAbout
+    changes: list[ChangeAbout]
+    fresh: list[list[Any]]
+    max_drop: float | None
+    notes: list[str]
+    seconds: float
+
+
+class ModelPart(Checked):
+    """The part `model` of a version."""
+
+    plan: dict[str, dict[str, Any]]
+    shape: list[int] | tuple[int, ...]
+    mean: list[float]
+    std: list[float]
+    labels: list[str | int]
+    lessons: int = Count
+    next_id: int = Count
+    capacity: int = Count
+    generators: dict[str, Any]
+
+
+def faults_of(kind: type[Checked], content: Any) -> str:
+    """What is wrong, in words; an empty text if nothing is."""
+    try:
+        kind.model_validate(content)
+    except ValidationError as error:
+        found = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        return "; ".join(found[:5])
+    return ""
+
+
+def check_manifest(manifest: dict[str, Any], where: object) -> None:
+    """Refuse the manifest of a version that is no model's."""
+    faults = faults_of(About, manifest["about"])
+    if missing := [part for part in NEEDED if part not in manifest["parts"]]:
+        faults = f"no part {', '.join(missing)}"
+    if faults:
+        raise DataError(f"{where}: not the manifest of a model ({faults}); {REMEDY}")
+
+
+def check_parts(parts: dict[str, Any], where: object) -> None:
+    """Refuse settings that make no sense, before anything is allocated for them."""
+    if (model := parts.get("model")) is None:
+        return
+    if faults := faults_of(ModelPart, model) or misfits_of(model):
+        raise DataError(f"{where}: not the settings of a model ({faults}); {REMEDY}")
+
+
+def misfits_of(model: dict[str, Any]) -> str:
+    """What does not fit together in the part `model`, in words."""
+    try:
+        budget = Budget.parse(str(model["plan"].get("learner", {}).get("memory")))
+    except ConfigError as error:
+        return str(error)
+    room = budget.samples if budget.samples is not None else budget.bytes
+    if model["capacity"] > max(room or 0, 1):
+        return f"capacity: {model['capacity']} samples in a memory of {budget}"
+    if not len(model["mean"]) == len(model["std"]) == [*model["shape"], 0][0]:
+        return f"mean and std: {len(model['mean'])} and {len(model['std'])} values for {model['shape']}"
+    return "" if model["labels"] else "labels: none"
+
+
+def refuses_misfits(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """Parts that do not fit together are a DataError and no traceback."""
+
+    @functools.wraps(function)
+    def call(*args: Given.args, **given: Given.kwargs) -> Result:
+        try:
+            return function(*args, **given)
+        except SerError:
+            raise
+        except MISFITS as error:
+            reason = str(error).partition("\n")[0][:200]
+            raise DataError(
+                f"the parts of this version do not fit together ({type(error).__name__}: {reason}); {REMEDY}"
+            ) from error
+
+    return call
