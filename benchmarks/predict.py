@@ -20,7 +20,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from strongreplay.cli.predict import ask, choose_device, read_batches
+from strongreplay.cli.options import choose_device
+from strongreplay.cli.predict import predict, read_batches
 from strongreplay.models.learn import LearnRequest, learn
 from strongreplay.models.load import load_model
 from strongreplay.models.store import Store
@@ -64,7 +65,7 @@ def warm(state: Path, file: Path, threads: int, rounds: int = 50) -> float:
     for _ in range(rounds):
         start = time.perf_counter()
         for batch in read_batches([file], model.shape, 1):
-            ask(model, batch.inputs, 1)
+            predict(model, batch.inputs, 1)
         times.append(1000 * (time.perf_counter() - start))
     return median(times[rounds // 10 :])
 

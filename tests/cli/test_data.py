@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from strongreplay.cli.data import app, data_folder
+from strongreplay.cli.data import app
+from strongreplay.cli.options import choose_data_folder
 from strongreplay.data.datasets import DATASETS
 from strongreplay.data.formats import idx_archives
 from strongreplay.errors import ConfigError, DataError
@@ -65,11 +66,11 @@ def ser_data(*arguments: str | Path) -> Result:
 
 def test_the_folder_is_the_option_else_the_variable_else_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STRONGREPLAY_DATA", "~/variable")
-    assert data_folder(Path("option")) == Path("option")
-    assert data_folder(Path("~/option")) == Path.home() / "option"
-    assert data_folder(None) == Path.home() / "variable"
+    assert choose_data_folder(Path("option")) == Path("option")
+    assert choose_data_folder(Path("~/option")) == Path.home() / "option"
+    assert choose_data_folder(None) == Path.home() / "variable"
     monkeypatch.setenv("STRONGREPLAY_DATA", "")
-    assert data_folder(None).name == "strongreplay"
+    assert choose_data_folder(None).name == "strongreplay"
 
 
 def test_get_then_list_then_check(tmp_path: Path, published: Path) -> None:

@@ -320,7 +320,7 @@ def test_many_classes_are_cut_short_unless_all_are_asked_for(ser: Ser, tmp_path:
     np.savez(tmp_path / "x.npz", inputs=np.random.default_rng(0).random((500, 4)), labels=labels)
     words = ["learn", state, "--data", tmp_path / "x.npz", *QUICK, "--epochs", "1"]
     short = ser(*words)
-    assert "... and 80 more, which --all shows" in short.out
+    assert "80 more; --all shows them all" in short.out
     assert "100 new (0, 1, 2, 3, 4 and 95 more)" in short.out
     assert ser(*words, "--again", "--max-drop", "100", "--all").out.count("held-out") == 100
 

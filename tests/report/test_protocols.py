@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from strongreplay.cli.compare import print_comparison
 from strongreplay.cli.reproduce import config_for
-from strongreplay.cli.show import present
 from strongreplay.report.markdown import LEADS_MARK, renew
 from strongreplay.report.protocols import as_markdown, cpu_cells, lead_table, leads, stream_table
 from strongreplay.report.reproduction import COLUMNS, END, as_csv, texts
@@ -115,7 +115,7 @@ def test_tables_and_figures_keep_the_protocols_apart(tmp_path: Path) -> None:
     nets = [net_of(group) for group in group_records([cpu, plain])]
     assert sorted(nets) == ["resnet18, width 20", "resnet18, width 20, cpu protocol"]
     assert [group.variant for group in group_records([cpu, plain])] == ["", ""]
-    present([cpu, plain], tmp_path)
+    print_comparison([cpu, plain], tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"{STREAM}-cpu.png", f"{STREAM}.png"]
 
 

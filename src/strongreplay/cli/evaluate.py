@@ -1,14 +1,23 @@
 """ser evaluate: a model that is kept in a folder on labelled data, and what has changed since a version."""
 
-import json
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strongreplay.cli.predict import Device, Named, State, Threads, choose_device
-from strongreplay.cli.update_output import SHOWN, listed, make_table, name_cell, plural, printable, tell_more
+from strongreplay.cli.bars import Bar
+from strongreplay.cli.commands import KEEP, Command
+from strongreplay.cli.options import AsJson, Device, ShowAll, StateFolder, Threads, VersionName, choose_device
+from strongreplay.cli.tables import NUM_ROWS, Table, print_table
+from strongreplay.cli.text import (
+    count_of,
+    format_per_cent,
+    join_names,
+    print_json,
+    print_line,
+    print_note,
+)
 from strongreplay.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -16,11 +25,11 @@ if TYPE_CHECKING:
 
 
 def evaluate_command(
-    state: State,
+    state: StateFolder,
     data: Annotated[
         Path, typer.Option(help="Labelled data: a folder of class folders, a CSV manifest or an .npz file.")
     ],
-    version: Named = None,
+    version: VersionName = None,
     against: Annotated[
         str | None,
         typer.Option(help="The version to compare with, or none.", show_default="the one it was learnt from"),
@@ -28,79 +37,96 @@ def evaluate_command(
     confusion: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Draw which class was taken for which.")
     ] = None,
-    show_all: Annotated[bool, typer.Option("--all", help="Show every class and mistake.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    everything: ShowAll = False,
+    as_json: AsJson = False,
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Accuracy by class, the most frequent mistakes, and what has changed since another version."""
-    from strongreplay.cli.report import Bar as ReportBar
+    """Show accuracy by class, the most frequent mistakes, and what has changed since another version."""
     from strongreplay.models.inspect import evaluate_versions
     from strongreplay.models.store import Store
 
     if confusion and confusion.suffix.lower() != ".png":
         raise ConfigError(f"--confusion must be a .png file, got {confusion}; give it that ending")
     place = choose_device(device, threads)
-    with ReportBar() as bar:
+    with Bar() as bar:
         result = evaluate_versions(Store(state), data, version, against, place, bar)
     if result.note:
-        typer.echo(f"note: {result.note}", err=True)
+        print_note(result.note)
     if confusion:
-        draw(result, confusion)
+        draw_confusion(result, confusion)
     if as_json:
-        typer.echo(json.dumps({"state": str(state), **result.to_dict()}))
-    else:
-        show(result, show_all)
-        if confusion:
-            typer.echo(f"picture: {confusion}")
+        print_json({"state": str(state), **result.to_dict()}, indent=None)
+        return
+    print_classes(result, everything)
+    print_mistakes(result, None if everything else NUM_ROWS // 2)
+    print_summary(result)
+    if confusion:
+        print_line(f"picture: {confusion}")
 
 
-def show(result: "Evaluation", show_all: bool) -> None:
-    from strongreplay.cli.show import open_console
-
-    console, counts, limit = open_console(), result.counts, None if show_all else SHOWN
-    beside = [result.other.version, "change"] if result.other else []
-    table = make_table("class", "samples", *beside[:1], result.answers.version, *beside[1:])
-    for label in sorted(counts, key=result.after)[:limit]:
+def print_classes(result: "Evaluation", everything: bool) -> None:
+    """A row for each class, the worst first, with the other version before it."""
+    rows = []
+    for label in sorted(result.counts, key=result.after):
         before, after = result.before(label), result.after(label)
-        cells = ["-" if before is None else f"{before:.1f}"] if beside else []
-        cells.append(f"{after:.1f}")
-        if beside:
-            cells.append("" if before is None else f"{after - before:+.1f}")
-        table.add_row(name_cell(label), str(counts[label]), *cells)
-    console.print(table)
-    tell_more(len(counts), show_all)
-    show_mistakes(result, limit)
+        rows.append(
+            [
+                str(label),
+                str(result.counts[label]),
+                format_per_cent(before),
+                f"{after:.1f}",
+                "" if before is None else f"{after - before:+.1f}",
+            ]
+        )
+    columns = [
+        "class",
+        "samples",
+        result.other.version if result.other else "",
+        result.answers.version,
+        "change",
+    ]
+    if result.other is None:
+        columns, rows = drop_columns(columns), [drop_columns(row) for row in rows]
+    print_table(Table(columns, rows, wraps=["class"]), everything=everything)
+
+
+def drop_columns(row: list[str]) -> list[str]:
+    """Without those of the other version."""
+    return [*row[:2], row[3]]
+
+
+def print_summary(result: "Evaluation") -> None:
+    version, counts = result.answers.version, result.counts
     if unknown := result.unknown:
         count = sum(counts[label] for label in unknown)
-        typer.echo(
-            f"note: {len(unknown)} class{'' if len(unknown) == 1 else 'es'} of {count} sample{plural(count)} "
-            f"not known to {result.answers.version}, counted as wrong: {listed(unknown)}"
+        print_line(
+            f"note: {count_of(len(unknown), 'class', 'classes')} of {count_of(count, 'sample')} not known to "
+            f"{version}, counted as wrong: {join_names(unknown)}"
         )
     total, right = sum(counts.values()), sum(right for right, _ in result.values())
-    typer.echo(f"{result.answers.version}: {right} of {total} right, {100 * right / total:.2f} %")
+    print_line(f"{version}: {right} of {total} right, {result.accuracy:.2f} %")
     if result.other and (accuracies := result.old_accuracies()):
-        old = len(result.old)
-        typer.echo(
-            f"on the {old} class{'' if old == 1 else 'es'} that {result.other.version} knew: "
+        print_line(
+            f"on the {count_of(len(result.old), 'class', 'classes')} that {result.other.version} knew: "
             f"{accuracies[0]:.2f} % before, {accuracies[1]:.2f} % now"
         )
 
 
-def show_mistakes(result: "Evaluation", limit: int | None) -> None:
+def print_mistakes(result: "Evaluation", limit: int | None) -> None:
     mistakes = result.mistakes()
     if not mistakes:
         return
-    typer.echo("most frequent mistakes:")
-    for label, answer, count in mistakes[: limit and limit // 2]:
+    print_line("most frequent mistakes:")
+    for label, answer, count in mistakes[:limit]:
         share = 100 * count / result.counts[label]
-        names = f"{printable(str(label))} taken for {printable(str(answer))}"
-        typer.echo(f"  {names}: {count} ({share:.0f} % of its samples)")
-    if limit and len(mistakes) > limit // 2:
-        typer.echo(f"  ... and {len(mistakes) - limit // 2} more, which --all shows")
+        names = f"{label} taken for {answer}"
+        print_line(f"  {names}: {count} ({share:.0f} % of its samples)")
+    if limit and len(mistakes) > limit:
+        print_line(f"  {len(mistakes) - limit:,} more; --all shows them all")
 
 
-def draw(result: "Evaluation", path: Path) -> None:
+def draw_confusion(result: "Evaluation", path: Path) -> None:
     from strongreplay.report.confusion import confusion_figure
     from strongreplay.report.svg import write
 
@@ -109,9 +135,12 @@ def draw(result: "Evaluation", path: Path) -> None:
     figure = confusion_figure(names, result.answers.pairs, title)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of letters that the font does not have
+            warnings.simplefilter("ignore")  # that the font lacks some letters
             write(figure, path)
     except OSError as error:
         raise DataError(
             f"{path}: cannot be written ({error.strerror or error}); choose another place"
         ) from None
+
+
+COMMAND = Command("evaluate", evaluate_command, KEEP, 30)

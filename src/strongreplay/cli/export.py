@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from strongreplay.cli.commands import KEEP, Command
+from strongreplay.cli.options import StateFolder, VersionName
+from strongreplay.cli.text import count_of, format_bytes, join_names, print_line
 from strongreplay.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,29 +20,21 @@ CHECKED = 100  # remembered samples that PyTorch and the file must agree on
 
 
 def export_command(
-    state: Annotated[
-        Path, typer.Argument(metavar="STATE", help="Folder of the model, as made by: ser learn")
-    ],
+    state: StateFolder,
     out: Annotated[Path, typer.Argument(metavar="FILE", help="What to write, such as model.onnx.")],
-    version: Annotated[
-        str | None, typer.Option(help="A version such as v2, or candidate.", show_default="the one in use")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    version: VersionName = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
 ) -> None:
     """Write a model as ONNX: net, normalisation and label names in one file that takes raw images.
 
-    The file gets its name after it has answered like PyTorch in onnxruntime.
+    The file is written only if onnxruntime answers with it as PyTorch does.
     """
     if os.path.lexists(out) and not force:
-        raise ConfigError(
-            f"{out}: the file is there already; choose another name, or write over it with --force"
-        )
+        raise ConfigError(f"{out}: the file exists already; choose another name, or replace it with --force")
 
     import torch
     from rich.console import Console
 
-    from strongreplay.cli.tables import counted, say, size
-    from strongreplay.cli.update_output import listed
     from strongreplay.models.export import export_onnx, require_packages
     from strongreplay.models.memory_view import KINDS, all_images, read_parts
     from strongreplay.models.parts import TO_ANSWER, model_of
@@ -49,7 +44,6 @@ def export_command(
     found, parts = read_parts(Store(state), version, (*TO_ANSWER, *KINDS))
     model = model_of({part: parts[part] for part in TO_ANSWER}, torch.device("cpu"))
     normalised = model.plan.learner.normalise
-    # Where something takes time and its end is not to be told, the console at least moves.
     with Console(stderr=True).status("writing and checking"):
         exported = export_onnx(
             answering_net(model),
@@ -61,18 +55,16 @@ def export_command(
             images=all_images(parts)[:CHECKED],
             about={"version": found.name, "written": found.written},
         )
-    console = Console(highlight=False)
-    say(console, f"{exported.path}: {found.name}, {size(exported.bytes)}, opset {exported.opset}")
-    say(console, f"labels: {listed(model.labels)}; all are in the metadata")
-    say(
-        console,
+    print_line(f"{exported.path}: {found.name}, {format_bytes(exported.bytes)}, opset {exported.opset}")
+    print_line(f"labels: {join_names(model.labels)}; all are in the metadata")
+    print_line(
         f"onnxruntime and PyTorch differ by at most {exported.max_difference:.1e} on "
-        f"{counted(exported.num_checked, 'sample')}",
+        f"{count_of(exported.num_checked, 'sample')}",
     )
 
 
 def answering_net(model: "Model") -> "nn.Module":
-    """The one that the method predicts with, without rows that wait for a class."""
+    """The net that the method predicts with, without head rows that have no class yet."""
     from copy import deepcopy
 
     from torch import nn
@@ -87,3 +79,6 @@ def answering_net(model: "Model") -> "nn.Module":
     net.head.weight = nn.Parameter(head.weight[:num_classes].detach())
     net.head.bias = nn.Parameter(head.bias[:num_classes].detach())
     return net
+
+
+COMMAND = Command("export", export_command, KEEP, 90)

@@ -1,94 +1,62 @@
-"""ser history and ser rollback: what was done to a kept model, and which of its versions is in use."""
+"""ser history: every act on a kept model, and what it did."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from strongreplay.cli.tables import counted, moment, per_cent, print_json, print_table
-from strongreplay.cli.update_output import listed
+from strongreplay.cli.commands import KEEP, Command
+from strongreplay.cli.options import AsJson, ShowAll, StateFolder
+from strongreplay.cli.tables import Table, print_table
+from strongreplay.cli.text import count_of, format_per_cent, format_time, join_names, print_json, print_note
 
 if TYPE_CHECKING:
     from strongreplay.models.inspect import HistoryEntry
 
-State = Annotated[Path, typer.Argument(metavar="STATE", help="Folder of the model, as made by: ser learn")]
 
-
-def history_command(
-    state: State,
-    as_json: Annotated[bool, typer.Option("--json", help="Every act as JSON, the oldest first.")] = False,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Every act and new class, not only the first ones.")
-    ] = False,
-) -> None:
+def history_command(state: StateFolder, as_json: AsJson = False, everything: ShowAll = False) -> None:
     """Show every act: what was learnt, refused, accepted, saved, rolled back, forgotten, pruned."""
-    from strongreplay.cli.show import open_console
     from strongreplay.models.inspect import read_history
     from strongreplay.models.store import Store
 
-    entries = read_history(Store(state), lambda text: typer.echo(f"note: {text}", err=True))
+    entries = read_history(Store(state), print_note)
     if as_json:
         print_json([entry.to_dict() for entry in entries])
         return
     rows = [
-        [
-            moment(entry.when),
+        (
+            format_time(entry.when),
             entry.act,
             entry.version or "-",
             describe_act(entry),
-            ", ".join(map(str, new)) if everything else listed(new),
-            change_of(entry.old_before, entry.old_after),
-            per_cent(entry.fresh),
-        ]
+            ", ".join(map(str, new)) if everything else join_names(new),
+            describe_change(entry),
+            format_per_cent(entry.fresh),
+        )
         for entry in reversed(entries)
         for new in [entry.new_classes or ()]
     ]
     columns = ("when (UTC)", "act", "version", "what", "new classes", "old\nclasses %", "new\ndata %")
-    title = f"{counted(len(entries), 'act')}, the newest first"
-    print_table(open_console(), title, columns, rows, everything=everything, folded=("what", "new classes"))
+    title = f"{count_of(len(entries), 'act')}, the newest first"
+    print_table(Table(columns, rows, title, wraps=["what", "new classes"]), everything=everything)
 
 
-def change_of(before: float | None, after: float | None) -> str:
-    return "-" if before is None else f"{per_cent(before)} → {per_cent(after)}"
+def describe_change(entry: "HistoryEntry") -> str:
+    if entry.old_before is None:
+        return "-"
+    return f"{format_per_cent(entry.old_before)} → {format_per_cent(entry.old_after)}"
 
 
 def describe_act(entry: "HistoryEntry") -> str:
     """What an act was about, in a few words."""
-    kind, act = entry.act, entry.details
-    if kind == "rollback":
-        return f"from {act.get('from') or '?'}"
-    if kind == "prune":
-        return f"without {', '.join(act.get('forgotten', []))}"
-    if kind == "forget":
-        changed = ", ".join(act.get("changed", [])) or "no version"
-        return f"{counted(act.get('samples', 0), 'sample')} in {changed}"
-    samples = f", {counted(act['samples'], 'sample')}" if "samples" in act else ""
-    accepted = ", accepted" if act.get("accepted") else ""
-    return f"{act.get('data', '')}{samples}{accepted}"
+    details = entry.details
+    if entry.act == "rollback":
+        return f"from {details.get('from') or '?'}"
+    if entry.act == "prune":
+        return f"without {', '.join(details.get('forgotten', []))}"
+    if entry.act == "forget":
+        changed = ", ".join(details.get("changed", [])) or "no version"
+        return f"{count_of(details.get('samples', 0), 'sample')} in {changed}"
+    samples = f", {count_of(details['samples'], 'sample')}" if "samples" in details else ""
+    accepted = ", accepted" if details.get("accepted") else ""
+    return f"{details.get('data', '')}{samples}{accepted}"
 
 
-def rollback_command(
-    state: State,
-    version: Annotated[str, typer.Argument(metavar="VERSION", help="The one to use, such as v3.")],
-) -> None:
-    """Put another version in use, at once; nothing is copied and nothing is lost."""
-    from strongreplay.errors import DataError
-    from strongreplay.models.store import WORK, Store
-
-    store = Store(state)
-    if not store.names():
-        _ = store.current  # says so where no model is
-    with store.locked():
-        try:
-            before = store.peek()
-        except DataError:  # a damaged `current` is what a rollback mends
-            before = None
-        if before == version:
-            typer.echo(f"{version} is in use already")
-            return
-        store.rollback(version, {"act": "rollback", "from": before})
-    typer.echo(f"{version} is in use now")
-    if before:
-        typer.echo(f"undo with: ser rollback {state} {before}")
-    if (store.folder / WORK).exists():
-        typer.echo("note: an update of another version was stopped; ser learn --restart forgets it", err=True)
+COMMAND = Command("history", history_command, KEEP, 50)

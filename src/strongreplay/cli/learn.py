@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from strongreplay.cli.update_output import present, printable
+from strongreplay.cli.commands import KEEP, Command
+from strongreplay.cli.learn_report import print_outcome
+from strongreplay.cli.text import printable
 from strongreplay.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -144,7 +146,7 @@ def learn_command(
         order = LearnRequest(data, guard, settings, side, channels, limit, accept, again, restart, keep)
         outcome = learn(state, order, place)
         version, notes = outcome.version, outcome.report.notes if outcome.report else None
-    present(Store(state), version, notes, limit, show_all, as_json)
+    print_outcome(Store(state), version, notes, limit, show_all, as_json)
     if version is None:
         raise typer.Exit(REFUSED)
 
@@ -276,3 +278,6 @@ class Bar:
 
     def wants_stop(self) -> bool:
         return self.stop.asked is not None
+
+
+COMMAND = Command("learn", learn_command, KEEP, 10)

@@ -1,10 +1,14 @@
 """ser list: what there is, one line each."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import typer
 
+from strongreplay.cli.commands import DATA, Command
+from strongreplay.cli.options import takes_format
+from strongreplay.cli.tables import Format, Table, print_table
+from strongreplay.cli.text import print_line
 from strongreplay.errors import ConfigError
 
 Row = TypeVar("Row")
@@ -12,59 +16,56 @@ Row = TypeVar("Row")
 app = typer.Typer(help="List methods, streams, nets or recipes.", no_args_is_help=True)
 
 
-def print_table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """One line a row, however wide: lists are read by programs too."""
-    widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
-    for row in (columns, *rows):
-        typer.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
 @app.command("methods")
-def list_methods() -> None:
+@takes_format
+def list_methods(form: Format = "text") -> None:
     """Every method: what it does, keeps and needs, where it applies."""
     from strongreplay.extensions import installed
     from strongreplay.methods import METHODS, method_row
 
-    found = [*METHODS.values(), *offered(installed("method"), method_row)]
     rows = [
         (m.name, m.label, m.about, m.family, m.keeps, ", ".join(m.needs) or "nothing", " ".join(m.scenarios),
          m.paper)
-        for m in found
+        for m in [*METHODS.values(), *load_installed(installed("method"), method_row)]
     ]  # fmt: skip
-    print_table(("method", "printed as", "idea", "family", "keeps", "needs", "applies to", "paper"), rows)
+    columns = ("method", "printed as", "idea", "family", "keeps", "needs", "applies to", "paper")
+    print_table(Table(columns, rows, wraps=columns[2:]), form)
 
 
-def offered(points: Iterable[str], find: "Callable[[str], Row]") -> "list[Row]":
-    """What installed packages bring; one that cannot be loaded is named and passed over."""
+def load_installed(points: Iterable[str], find: "Callable[[str], Row]") -> "list[Row]":
+    """The rows that installed packages bring; one that cannot be loaded is named and passed over."""
     rows = []
     for name in points:
         try:
             rows.append(find(name))
         except ConfigError as error:
-            typer.echo(f"passed over: {error}", err=True)
+            print_line(f"passed over: {error}", err=True)
     return rows
 
 
 @app.command("streams")
-def list_streams() -> None:
+@takes_format
+def list_streams(form: Format = "text") -> None:
     """Every stream: dataset, tasks, scenario and net."""
     from strongreplay.data.streams import STREAMS
 
-    print_table(("stream", "what it is"), [(name, row.about) for name, row in STREAMS.items()])
+    rows = [(name, row.about) for name, row in STREAMS.items()]
+    print_table(Table(("stream", "what it is"), rows, wraps=["what it is"]), form)
 
 
 @app.command("nets")
-def list_nets() -> None:
+@takes_format
+def list_nets(form: Format = "text") -> None:
     """Every net."""
     from strongreplay.nets import NETS
 
-    print_table(
-        ("net", "width", "what it is"), [(name, str(row.width), row.about) for name, row in NETS.items()]
-    )
+    rows = [(name, str(row.width), row.about) for name, row in NETS.items()]
+    print_table(Table(("net", "width", "what it is"), rows, wraps=["what it is"]), form)
 
 
 @app.command("recipes")
-def list_recipes() -> None:
+@takes_format
+def list_recipes(form: Format = "text") -> None:
     """Published settings by stream, method and memory size."""
     from strongreplay.runs.recipes import all_recipes
 
@@ -79,4 +80,8 @@ def list_recipes() -> None:
         )
         for r in all_recipes()
     ]
-    print_table(("stream", "method", "memory", "recipe", "settings", "source"), rows)
+    columns = ("stream", "method", "memory", "recipe", "settings", "source")
+    print_table(Table(columns, rows, wraps=["settings", "source"], num_keys=4), form)
+
+
+COMMAND = Command("list", app, DATA, 10)

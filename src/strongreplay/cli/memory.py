@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from strongreplay.cli.report import Bar
-from strongreplay.cli.tables import counted, print_json, print_table, say, size
+from strongreplay.cli.bars import Bar
+from strongreplay.cli.commands import KEEP, Command
+from strongreplay.cli.options import AsJson, ShowAll, StateFolder, VersionName
+from strongreplay.cli.tables import NUM_ROWS, Table, print_table
+from strongreplay.cli.text import count_of, format_bytes, print_json, print_line
 from strongreplay.errors import ConfigError, unknown
 
 if TYPE_CHECKING:
@@ -24,9 +27,6 @@ WEIGHTS_STAY = (
     "The weights, which were trained on them, are not changed; to have these forget too, train a new model."
 )
 Label = Annotated[str | None, typer.Option(help="Only samples of this class.")]
-Version = Annotated[
-    str | None, typer.Option(help="A version such as v2, or candidate.", show_default="the one in use")
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,7 @@ class Kept:
 @app.callback()
 def choose(
     context: typer.Context,
-    state: Annotated[
-        Path, typer.Argument(metavar="STATE", help="Folder of the model, as made by: ser learn")
-    ],
+    state: StateFolder,
 ) -> None:
     """Look at, write out or erase the samples a model remembers."""
     context.obj = state
@@ -79,13 +77,11 @@ def read(state: Path, version: str | None, label: str | None = None) -> Kept:
 def list_command(
     context: typer.Context,
     label: Label = None,
-    version: Version = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="More than the first twenty.")] = False,
+    version: VersionName = None,
+    as_json: AsJson = False,
+    everything: ShowAll = False,
 ) -> None:
     """List the samples: what each is, where and with which version it came, what it is kept for."""
-    from strongreplay.cli.show import open_console
-
     kept = read(context.obj, version, label)
     if as_json:
         print_json([asdict(one) | {"version": kept.came_with.get(one.lesson)} for one in kept.samples])
@@ -96,33 +92,32 @@ def list_command(
             str(one.label),
             kept.came_with.get(one.lesson, f"lesson {one.lesson}"),
             one.kind,
-            size(one.bytes),
+            format_bytes(one.bytes),
             one.source,
         ]
         for one in kept.samples
     ]
-    title = f"{counted(len(rows), 'sample')} remembered by {kept.version}"
+    title = f"{count_of(len(rows), 'sample')} remembered by {kept.version}"
     columns = ("id", "class", "came with", "kept for", "size", "source")
-    print_table(open_console(), title, columns, rows, everything=everything, folded=("class", "source"))
+    print_table(Table(columns, rows, title, wraps=["class", "source"]), everything=everything)
 
 
 @app.command("show")
 def show_command(
     context: typer.Context,
     label: Label = None,
-    version: Version = None,
+    version: VersionName = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Where the picture goes.")] = Path("memory.png"),
 ) -> None:
     """Draw the remembered images, a row a class; those held out to judge by have a frame."""
-    from strongreplay.cli.show import open_console
     from strongreplay.report.contact_sheet import draw_sheet
 
-    kept, console = read(context.obj, version, label), open_console()
+    kept = read(context.obj, version, label)
     if len(kept.parts["model"]["shape"]) != 3:
-        say(console, "this model learnt features, not images: there is nothing to see; try list or export")
+        print_line("this model learnt features, not images: there is nothing to see; try list or export")
         return
     if not kept.samples:
-        say(console, "nothing is remembered: there is nothing to see")
+        print_line("nothing is remembered: there is nothing to see")
         return
     with Bar() as bar:
         shown = draw_sheet(
@@ -133,26 +128,25 @@ def show_command(
             bar,
         )
     more = "" if shown == len(kept.samples) else f" of {len(kept.samples):,}; --label shows more of a class"
-    say(console, f"picture: {out} ({counted(shown, 'image')}{more})")
+    print_line(f"picture: {out} ({count_of(shown, 'image')}{more})")
 
 
 @app.command("export")
 def export_command(
     context: typer.Context,
     out: Annotated[Path, typer.Argument(metavar="FOLDER", help="One that is new or empty.")],
-    version: Version = None,
+    version: VersionName = None,
 ) -> None:
     """Write the samples out: PNG files in class folders, or features.npz, and manifest.csv about each.
 
     Signs of a class's name that a folder's name cannot have are written as %XX, as in addresses.
     """
-    from strongreplay.cli.show import open_console
     from strongreplay.models.write_samples import write_samples
 
     kept = read(context.obj, version)
     with Bar() as bar:
         write_samples(out, kept.samples, kept.images(), bar)
-    say(open_console(), f"{out}: {counted(len(kept.samples), 'sample')} of {kept.version}, see manifest.csv")
+    print_line(f"{out}: {count_of(len(kept.samples), 'sample')} of {kept.version}, see manifest.csv")
 
 
 @app.command("forget")
@@ -177,15 +171,12 @@ def forget_command(
     a new model. Copies of the folder, and what a disk keeps of removed files,
     are out of reach.
     """
-    from strongreplay.cli.show import open_console
     from strongreplay.models.erasure import forget
     from strongreplay.models.store import Store
 
-    console = open_console()
-
     def confirm(found: "ErasedSamples") -> None:
         bar.stop()
-        describe(found)
+        print_found(found)
         if yes:
             return
         if not sys.stdin.isatty():
@@ -193,8 +184,8 @@ def forget_command(
         if not typer.confirm("Forget them for good?", err=True):
             raise typer.Abort
 
-    bar = QuietBar()
-    with bar, unfinished():
+    bar = Bar()
+    with bar, report_interrupt():
         erased = forget(
             Store(context.obj),
             labels=label or (),
@@ -203,15 +194,15 @@ def forget_command(
             confirm=confirm,
             progress=bar,
         )
-    say(console, f"forgotten: {counted(erased.num_samples, 'sample')}, in {', '.join(erased.versions)}")
+    print_line(f"forgotten: {count_of(erased.num_samples, 'sample')}, in {', '.join(erased.versions)}")
     if erased.stopped:
-        say(console, "a stopped update, which held samples too, was removed; learn its data again")
-    say(console, WEIGHTS_STAY)
+        print_line("a stopped update, which held samples too, was removed; learn its data again")
+    print_line(WEIGHTS_STAY)
 
 
 @contextmanager
-def unfinished() -> Iterator[None]:
-    """Ctrl-C is told: some versions may have forgotten and others not yet."""
+def report_interrupt() -> Iterator[None]:
+    """On Ctrl-C, say that some versions may have forgotten the samples and others not yet."""
     try:
         yield
     except KeyboardInterrupt:
@@ -219,29 +210,21 @@ def unfinished() -> Iterator[None]:
         raise
 
 
-class QuietBar(Bar):
-    """A bar that makes way for a question."""
-
-    def stop(self) -> None:
-        if self.progress:
-            self.progress.stop()
-            self.progress = None
-
-
-def describe(found: "ErasedSamples") -> None:
-    """What will go, before it goes: notes, not results."""
-    from rich.console import Console
-
-    from strongreplay.cli.tables import MOST
-
-    console = Console(stderr=True)
+def print_found(found: "ErasedSamples") -> None:
+    """What will be erased, on stderr, before it is."""
     samples: Sequence[Remembered] = list(found.samples.values())
-    say(console, f"to be forgotten: {counted(len(samples), 'sample')}, in {', '.join(found.versions)}")
-    for one in samples[:MOST]:
-        say(console, f"  {one.id}  {one.label}  {one.source}")
-    if len(samples) > MOST:
-        say(console, f"  and {len(samples) - MOST:,} more")
+    print_line(
+        f"to be forgotten: {count_of(len(samples), 'sample')}, in {', '.join(found.versions)}", err=True
+    )
+    for one in samples[:NUM_ROWS]:
+        print_line(f"  {one.id}  {one.label}  {one.source}", err=True)
+    if len(samples) > NUM_ROWS:
+        print_line(f"  and {len(samples) - NUM_ROWS:,} more", err=True)
     if found.num_copies:
-        say(console, f"  {counted(found.num_copies, 'sample')} of these have the pixels of one you named")
+        copies = count_of(found.num_copies, "sample")
+        print_line(f"  {copies} of these have the pixels of one you named", err=True)
     if found.stopped:
-        say(console, "an update that was stopped holds samples too; it will be removed as a whole")
+        print_line("an update that was stopped holds samples too; it will be removed as a whole", err=True)
+
+
+COMMAND = Command("memory", app, KEEP, 80)

@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -12,27 +11,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strongreplay.cli.update_output import printable
+from strongreplay.cli.bars import Bar
+from strongreplay.cli.commands import KEEP, Command
+from strongreplay.cli.options import Device, StateFolder, Threads, VersionName, choose_device
+from strongreplay.cli.text import print_line, printable
 from strongreplay.errors import DataError
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
-    from torch import Tensor, device
+    from torch import Tensor
 
     from strongreplay.data.user_data import Label
     from strongreplay.models.model import Model
 
 ARRAYS = (".npz", ".npy")
-PATIENCE = 2.0  # seconds until a person wonders
-
-State = Annotated[Path, typer.Argument(metavar="STATE", help="Folder of the model, as made by: ser learn")]
-Named = Annotated[str | None, typer.Option(help="v2, or candidate.", show_default="the version in use")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps ...")]
-Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads.", show_default="PyTorch's choice")]
 
 
 def predict_command(
-    state: State,
+    state: StateFolder,
     paths: Annotated[
         list[str],
         typer.Argument(
@@ -41,17 +36,18 @@ def predict_command(
             "one a line.",
         ),
     ],
-    top: Annotated[int, typer.Option(min=1, help="So many of the likeliest classes.")] = 1,
+    top: Annotated[int, typer.Option(min=1, help="How many of the likeliest classes to print.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
-    version: Named = None,
+    version: VersionName = None,
     device: Device = "auto",
     threads: Threads = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Samples read and answered at once.")] = 256,
 ) -> None:
     """Print path, label and probability of each sample, with tabs between them.
 
-    Backslashes and what cannot be printed are escaped. What cannot be read is
-    told on stderr, the rest goes on, and the exit code is 1.
+    Backslashes and characters that cannot be printed are escaped. Files that
+    cannot be read are named on stderr, the others are answered, and the exit
+    code is 1.
     """
     from strongreplay.models.load import load_model
     from strongreplay.models.store import Store
@@ -59,36 +55,27 @@ def predict_command(
     _, model = load_model(Store(state), version, choose_device(device, threads))
     write = json_line if as_json else text_line
     files, faults = find_files(paths)
-    num_faults = len(faults)
-    tell_faults(faults)
+    done, num_faults = 0.0, len(faults)
+    print_faults(faults)
     try:
-        with Bar(len(files)) as bar:
+        with Bar(beside_output=True) as bar:
             for batch in read_batches(files, model.shape, batch_size):
-                tell_faults(batch.faults)
+                print_faults(batch.faults)
                 num_faults += len(batch.faults)
                 if batch.names:
-                    answers = ask(model, batch.inputs, top)
+                    answers = predict(model, batch.inputs, top)
                     typer.echo("\n".join(map(write, batch.names, answers)))
-                bar.advance(batch.files)
-    except BrokenPipeError:  # nobody reads any more, as after: | head
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its end
+                done += batch.files
+                bar("answering", done, len(files))
+    except BrokenPipeError:  # the reader has gone, as after: | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python reports it at its end
     if num_faults:
         raise typer.Exit(1)
 
 
-def choose_device(name: str, threads: int | None) -> "device":
-    import torch
-
-    from strongreplay.training.devices import find_device
-
-    if threads:
-        torch.set_num_threads(threads)
-    return find_device(name)
-
-
 @dataclass(frozen=True, slots=True)
-class Answers:
-    """A batch that was read."""
+class LoadedBatch:
+    """Samples that were read, and what could not be."""
 
     names: list[str]
     inputs: "Tensor"
@@ -97,7 +84,7 @@ class Answers:
 
 
 def find_files(paths: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """Every file in order, and what is wrong with those that lead nowhere."""
+    """Every file in order, and a message for each path that names none."""
     from strongreplay.data.user_data import find_images
 
     found: list[Path] = []
@@ -113,13 +100,13 @@ def find_files(paths: Sequence[str]) -> tuple[list[Path], list[str]]:
 
 
 def stdin_lines() -> list[str]:
-    """As bytes first: a file's name need not be valid text."""
+    """The paths on stdin, read as bytes: a file's name need not be valid text."""
     lines = sys.stdin.buffer.read().split(b"\n")
     return [os.fsdecode(line.removesuffix(b"\r")) for line in lines if line.strip()]
 
 
-def read_batches(files: Sequence[Path], shape: tuple[int, ...], batch_size: int) -> Iterator[Answers]:
-    """Never more than a batch in memory, except of an .npz file, which is read whole."""
+def read_batches(files: Sequence[Path], shape: tuple[int, ...], batch_size: int) -> Iterator[LoadedBatch]:
+    """Keep one batch in memory at a time; only an .npz file is read whole."""
     from strongreplay.data.user_data import stream_images
 
     for is_array, group in groupby(files, lambda path: path.suffix.lower() in ARRAYS):
@@ -130,10 +117,10 @@ def read_batches(files: Sequence[Path], shape: tuple[int, ...], batch_size: int)
             continue
         for read, images, faults in stream_images(some, shape, batch_size):
             told = [reason for _, reason in faults]
-            yield Answers([str(path) for path in read], images, told, len(read) + len(faults))
+            yield LoadedBatch([str(path) for path in read], images, told, len(read) + len(faults))
 
 
-def read_array(path: Path, shape: tuple[int, ...], batch_size: int) -> Iterator[Answers]:
+def read_array(path: Path, shape: tuple[int, ...], batch_size: int) -> Iterator[LoadedBatch]:
     from torch import empty
 
     from strongreplay.data.user_data import open_array, read_inputs
@@ -145,13 +132,15 @@ def read_array(path: Path, shape: tuple[int, ...], batch_size: int) -> Iterator[
         for start in range(0, max(1, count), batch_size):
             stop = min(count, start + batch_size)
             inputs = read_inputs(array[start:stop] if array.ndim else array, shape=shape)
-            yield Answers([f"{path}#{row}" for row in range(start, stop)], inputs, [], (stop - start) / count)
+            yield LoadedBatch(
+                [f"{path}#{row}" for row in range(start, stop)], inputs, [], (stop - start) / count
+            )
     except DataError as error:
         where = f"{path}, rows {start} to {stop - 1}: " if stop else ""
-        yield Answers([], empty(0), [f"{where}{error}"], 0)
+        yield LoadedBatch([], empty(0), [f"{where}{error}"], 0)
 
 
-def ask(model: "Model", inputs: "Tensor", top: int) -> "list[list[tuple[Label, float]]]":
+def predict(model: "Model", inputs: "Tensor", top: int) -> "list[list[tuple[Label, float]]]":
     """The likeliest classes of each sample with their probabilities."""
     probabilities = model.scores(inputs).double().softmax(1)
     values, columns = probabilities.topk(min(top, len(model.labels)), dim=1)
@@ -172,42 +161,13 @@ def text_line(path: str, found: "list[tuple[Label, float]]") -> str:
 
 
 def one_line(text: str) -> str:
-    """Without tabs, ends of line and the like, and so that it can be undone."""
+    """Escape tabs, line breaks and the like so that they can be restored."""
     return printable(text.replace("\\", "\\\\"))
 
 
-def tell_faults(faults: Sequence[str]) -> None:
+def print_faults(faults: Sequence[str]) -> None:
     for text in faults:
-        typer.secho(f"error: {printable(text)}", fg="red", err=True)
+        print_line(f"error: {printable(text)}", err=True, fg="red")
 
 
-class Bar:
-    """On a terminal, unless the answers themselves are seen there."""
-
-    def __init__(self, total: float) -> None:
-        self.total, self.done = total, 0.0
-        self.progress: Progress | None = None
-        self.task: TaskID | None = None
-        self.next = time.monotonic() + PATIENCE
-        self.wanted = sys.stderr.isatty() and not sys.stdout.isatty()
-
-    def __enter__(self) -> "Bar":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self.progress:
-            self.progress.stop()
-
-    def advance(self, files: float) -> None:
-        self.done += files
-        if self.wanted and self.progress is None and time.monotonic() > self.next:
-            from rich.console import Console
-            from rich.progress import Progress
-
-            console = Console(stderr=True)
-            # The answers go where they belong and not through the bar's console.
-            self.progress = Progress(console=console, transient=True, redirect_stdout=False)
-            self.task = self.progress.add_task("answering", total=self.total)
-            self.progress.start()
-        if self.progress and self.task is not None:
-            self.progress.update(self.task, completed=self.done)
+COMMAND = Command("predict", predict_command, KEEP, 20)

@@ -7,16 +7,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strongreplay.cli.data import data_folder
-from strongreplay.cli.run import Protocol
-from strongreplay.cli.show import open_console
+from strongreplay.cli.bars import Bar
+from strongreplay.cli.commands import STUDY, Command
+from strongreplay.cli.compare import print_problems
+from strongreplay.cli.options import (
+    DataFolder,
+    Device,
+    Jobs,
+    ProtocolName,
+    ResultsFolder,
+    Seeds,
+    Threads,
+    choose_data_folder,
+    parse_seeds,
+    takes_format,
+)
+from strongreplay.cli.tables import Format, Table, print_table
+from strongreplay.cli.text import print_line
 from strongreplay.errors import ConfigError, DataError, unknown
 from strongreplay.runs.paper import FINGERPRINTS, METHODS, TARGETS, PaperCell, items
 from strongreplay.runs.recipes import recipe_of
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from strongreplay.report.page import Found
     from strongreplay.report.verdicts import Cell
     from strongreplay.runs.config import RunConfig
@@ -35,19 +47,19 @@ Only = Annotated[
         help="Streams, methods, memory sizes (m200) or settings, with commas: only cells of these.",
     ),
 ]
-Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of the records.")]
 
 
 @app.command("list")
+@takes_format
 def list_command(
     target: Annotated[str | None, typer.Argument(help=f"{', '.join(TARGETS)}; all if left out.")] = None,
     only: Only = "",
-    protocol: Protocol = "full",
-    out: Out = RESULTS,
+    protocol: ProtocolName = "full",
+    out: ResultsFolder = RESULTS,
     quick: Annotated[bool, typer.Option("--quick", help="Without steps and hours; needs no torch.")] = False,
+    form: Format = "text",
 ) -> None:
     """Every cell: what is published, how many seeds are recorded, and what a seed costs here."""
-    from strongreplay.cli.list import print_table
     from strongreplay.runs.recipes import find_recipe
     from strongreplay.storage.records import told
 
@@ -68,11 +80,11 @@ def list_command(
                 recipe.source if recipe else "",
             )
         )
-    print_table(
-        ("cell", "published", "seeds", "steps", "hours", "verdict", "note", "settings", "taken from"), rows
-    )
+    columns = ("cell", "published", "seeds", "steps", "hours", "verdict", "note", "settings", "taken from")
+    long = ("note", "settings", "taken from")
+    print_table(Table(columns, rows, wraps=["cell", *long], optional=long), form)
     if costs:
-        typer.echo("hours: training of one seed on one thread, about, from a trial on this machine", err=True)
+        print_line("hours: training of one seed on one thread, about, from a trial on this machine", err=True)
 
 
 def estimates(chosen: list[PaperCell]) -> dict[str, tuple[str, str]]:
@@ -98,27 +110,19 @@ def estimates(chosen: list[PaperCell]) -> dict[str, tuple[str, str]]:
 def make_run_command(target: str) -> Callable[..., None]:
     def command(
         only: Only = "",
-        seeds: Annotated[
-            str, typer.Option(help="How many seeds (5: 0 to 4), or which ones (3,7 or 4,).")
-        ] = "5",
-        jobs: Annotated[
-            int, typer.Option(min=1, help="Runs at a time; the cores are shared among them.")
-        ] = 1,
-        out: Out = RESULTS,
-        data: Annotated[
-            Path | None,
-            typer.Option(help="Data folder.", show_default="$STRONGREPLAY_DATA, else the cache folder"),
-        ] = None,
-        device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps ...")] = "auto",
-        threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of a run.")] = None,
-        protocol: Protocol = "full",
+        seeds: Seeds = "5",
+        jobs: Jobs = 1,
+        out: ResultsFolder = RESULTS,
+        data: DataFolder = None,
+        device: Device = "auto",
+        threads: Threads = None,
+        protocol: ProtocolName = "full",
     ) -> None:
-        from strongreplay.cli.run import parse_seeds
         from strongreplay.runs.grid import RunOptions
         from strongreplay.runs.run import find_device
 
         chosen = choose(target, only, protocol)
-        session = RunOptions(out, data_folder(data), str(find_device(device)))
+        session = RunOptions(out, choose_data_folder(data), str(find_device(device)))
         run_cells(chosen, parse_seeds(seeds), session, jobs, threads)
 
     command.__doc__ = f"Run what is missing of it: {TARGETS[target]}."
@@ -131,7 +135,7 @@ for _target in TARGETS:
 
 @app.command("report")
 def report_command(
-    out: Out = RESULTS,
+    out: ResultsFolder = RESULTS,
     to: Annotated[Path, typer.Option("--to", help="Folder for what is written.")] = Path("report"),
     every: Annotated[bool, typer.Option("--all", help="Show cells without records, too.")] = False,
     figures: Annotated[bool, typer.Option("--figures", help="Also every figure as PNG and SVG.")] = False,
@@ -140,7 +144,6 @@ def report_command(
     ] = False,
 ) -> None:
     """A verdict for every cell, in the terminal and as Markdown, CSV, LaTeX and a page."""
-    from strongreplay.cli.report import Bar
     from strongreplay.report import protocols
     from strongreplay.report.page import collect
     from strongreplay.report.reproduction import counts
@@ -150,16 +153,15 @@ def report_command(
         raise DataError(f"{out}: no such folder; make records with: ser reproduce table2 --only p-mnist,ser")
     with Bar() as bar:
         found = collect([out], bar)
-    tell_problems(found.problems)
+    print_problems(found.problems)
     if readme:
         renew_tables(found.records)
         return
     cells = judge_all(items(), found.records)
-    console = open_console()
-    console.print(verdict_table([cell for cell in cells if every or cell.records or cell.cpu]))
+    print_table(verdict_table([cell for cell in cells if every or cell.records or cell.cpu]))
     summary = ", ".join(f"{number} {verdict}" for verdict, number in counts(cells).items())
-    console.print(f"{len(cells)} cells: {summary}", highlight=False)
-    console.print(protocols.summary(found.records), highlight=False, soft_wrap=True)
+    print_line(f"{len(cells)} cells: {summary}")
+    print_line(protocols.summary(found.records))
     try:
         write_report(found, cells, to, figures)
     except OSError as error:
@@ -167,11 +169,10 @@ def report_command(
             f"{to}: cannot be written ({error.strerror or error}); choose another with --to"
         ) from None
     names = "verdicts.md, verdicts.csv, verdicts.tex, report.html" + (", figures" if figures else "")
-    console.print(f"written to {to}: {names}", soft_wrap=True, highlight=False)
+    print_line(f"written to {to}: {names}")
 
 
 def write_report(found: "Found", cells: "list[Cell]", folder: Path, figures: bool) -> None:
-    from strongreplay.cli.report import Bar
     from strongreplay.report import protocols
     from strongreplay.report.figures import all_figures
     from strongreplay.report.page import build
@@ -181,9 +182,8 @@ def write_report(found: "Found", cells: "list[Cell]", folder: Path, figures: boo
     from strongreplay.report.verdicts import compare
     from strongreplay.storage.files import write_text
 
-    write_text(
-        folder / "verdicts.md", as_markdown(cells, compare(cells)) + protocols.as_markdown(found.records)
-    )
+    markdown = as_markdown(cells, compare(cells)) + protocols.as_markdown(found.records)
+    write_text(folder / "verdicts.md", markdown)
     write_text(folder / "verdicts.csv", as_csv(cells))
     write_text(folder / "verdicts.tex", as_latex(cells))
     with Bar() as bar:
@@ -204,7 +204,7 @@ def renew_tables(records: "list[RunRecord]") -> None:
         before = path.read_text(encoding="utf-8")
         after = renew(before, records)
         write_text(path, after)
-        typer.echo(f"{path}: {'as it was' if after == before else 'tables renewed'}")
+        print_line(f"{path}: {'as it was' if after == before else 'tables renewed'}")
 
 
 def judged(chosen: list[PaperCell], out: Path) -> "list[Cell]":
@@ -213,18 +213,13 @@ def judged(chosen: list[PaperCell], out: Path) -> "list[Cell]":
     from strongreplay.storage.records import read_folder
 
     records, problems = read_folder([out]) if out.exists() else ([], [])
-    tell_problems(problems)
+    print_problems(problems)
     return judge_all(chosen, records)
-
-
-def tell_problems(problems: list[str]) -> None:
-    for problem in problems:
-        typer.echo(f"passed over {problem}", err=True)
 
 
 def choose(target: str | None, only: str, protocol: str = "full") -> list[PaperCell]:
     """The cells of a target that match at least one word of every kind given."""
-    recipe_of(protocol)  # says so if there is none of that name
+    recipe_of(protocol)  # raises an error if there is none of that name
     if target is not None and target not in TARGETS:
         raise unknown("target", target, TARGETS, "")
     chosen = [item for item in items(protocol) if target in (None, item.target)]
@@ -243,7 +238,7 @@ def choose(target: str | None, only: str, protocol: str = "full") -> list[PaperC
     found = [item for item in chosen if all(kinds[kind](item) in words for kind, words in wanted.items())]
     for kind, words in wanted.items():
         for word in sorted(words - {kinds[kind](item) for item in found}):
-            typer.echo(f"--only: nothing of {word} fits the other words; left out", err=True)
+            print_line(f"--only: nothing of {word} fits the other words; left out", err=True)
     if not found:
         raise ConfigError(f"--only {only}: no cell fits all of it; leave a word out. See: ser reproduce list")
     return found
@@ -267,7 +262,7 @@ def refresh_command() -> None:
     for protocol, name in FINGERPRINTS.items():
         path = Path(recipes.__file__).parent / "published" / name
         write_text(path, json.dumps(fingerprints_now(protocol), indent=1) + "\n")
-        typer.echo(f"{path}: renewed")
+        print_line(f"{path}: renewed")
 
 
 def fingerprints_now(protocol: str = "full") -> dict[str, str]:
@@ -300,9 +295,9 @@ def run_cells(
     }
     absent, problems = missing(list(configs.values()), session.out)
     for problem in problems:
-        typer.echo(problem, err=True)
+        print_line(problem, err=True)
     there = len(configs) - len(absent)
-    typer.echo(
+    print_line(
         f"cells {len(runnable)}, runs {len(configs)}: {there} recorded, {len(absent)} to make", err=True
     )
 
@@ -317,13 +312,12 @@ def run_cells(
             board.ended(job)
             failed += job.ended[0] == "failed"
             stopped += job.ended[0] == "stopped"
-    console = open_console()
-    console.print(verdict_table(judged(chosen, session.out)))
+    print_table(verdict_table(judged(chosen, session.out)))
     if board.stop.asked is not None:
-        typer.echo(f"stopped; {stopped} runs kept their state. Go on with the same command.", err=True)
+        print_line(f"stopped; {stopped} runs kept their state. Go on with the same command.", err=True)
         raise typer.Exit(128 + board.stop.asked)
     if failed:
-        typer.echo(f"error: {failed} of {len(absent)} runs failed; see above", err=True)
+        print_line(f"error: {failed} of {len(absent)} runs failed; see above", err=True)
         raise typer.Exit(1)
 
 
@@ -340,18 +334,11 @@ def standing_of(chosen: list[PaperCell], config: "RunConfig", out: Path) -> tupl
     return " / ".join(row[2] for row in rows), " / ".join(row[1] for row in rows)
 
 
-def verdict_table(cells: "list[Cell]") -> "Table":
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
+def verdict_table(cells: "list[Cell]") -> Table:
     from strongreplay.report.reproduction import COLUMNS, texts
 
     title = "published: mean ± deviation (runs); ours: mean ± 95 % interval (seeds); in per cent"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    for column in COLUMNS:
-        table.add_column(
-            column, justify="right" if column in ("published", "ours", "difference", "cpu") else "left"
-        )
-    for cell in cells:
-        table.add_row(*texts(cell))
-    return table
+    return Table(COLUMNS, [texts(cell) for cell in cells], title, wraps=["cell", "note"], optional=["note"])
+
+
+COMMAND = Command("reproduce", app, STUDY, 60)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strongreplay.cli.data import data_folder
+from strongreplay.cli.commands import STUDY, Command
+from strongreplay.cli.options import ProtocolName, choose_data_folder, parse_seeds
 from strongreplay.errors import ConfigError
 from strongreplay.runs.recipes import recipe_of
 
@@ -15,11 +16,6 @@ if TYPE_CHECKING:
     from strongreplay.runs.config import RunConfig
     from strongreplay.runs.grid import RunOptions
     from strongreplay.storage.records import RunRecord
-
-Protocol = Annotated[
-    str,
-    typer.Option(help="full: as published; cpu: smaller, for machines without a GPU, never mixed with full."),
-]
 
 
 def run_command(
@@ -37,7 +33,7 @@ def run_command(
     recipe: Annotated[
         str, typer.Option(help="published, or tuned where there is one; see: ser list recipes")
     ] = "published",
-    protocol: Protocol = "full",
+    protocol: ProtocolName = "full",
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for records and the picture.")] = Path(
         "runs"
     ),
@@ -83,7 +79,7 @@ def run_command(
         CheckpointInterval.parse(checkpoint_every)
     place = str(find_device(device))
     configs = plan(stream, names, memory, numbers, parse_settings(settings), recipe_of(protocol, recipe))
-    run_to_the_end(configs, RunOptions(out, data_folder(data), place, checkpoint_every, keep_state))
+    run_to_the_end(configs, RunOptions(out, choose_data_folder(data), place, checkpoint_every, keep_state))
 
 
 def resume_command(
@@ -118,13 +114,13 @@ def resume_command(
             raise ConfigError(f"{path}: the folder was renamed; it must be {state_folder(Path(), config)}")
         torch.set_num_threads(threads or found.threads)
         place = str(find_device(device or found.device))
-        run_to_the_end([config], RunOptions(out, data_folder(data), place, checkpoint_every, False))
+        run_to_the_end([config], RunOptions(out, choose_data_folder(data), place, checkpoint_every, False))
 
 
 def run_to_the_end(configs: "list[RunConfig]", session: "RunOptions") -> None:
     """All runs, then the table and picture; a stop says what is kept and how to go on."""
+    from strongreplay.cli.compare import print_comparison
     from strongreplay.cli.progress import StopRequest
-    from strongreplay.cli.show import present
     from strongreplay.runs.run import Interrupted
 
     finished: list[RunRecord] = []
@@ -138,22 +134,7 @@ def run_to_the_end(configs: "list[RunConfig]", session: "RunOptions") -> None:
                 err=True,
             )
             raise typer.Exit(128 + (stop.asked or 2)) from None
-    present(finished, session.out)
-
-
-def parse_seeds(text: str) -> list[int]:
-    """A count, or the seeds themselves when there is a comma."""
-    try:
-        numbers = (
-            [int(part) for part in text.split(",") if part.strip()] if "," in text else list(range(int(text)))
-        )
-    except ValueError:
-        numbers = []
-    if not numbers or min(numbers) < 0:
-        raise ConfigError(
-            f"--seeds must be a count >= 1 or numbers >= 0 with commas, got '{text}'; try --seeds 5"
-        )
-    return list(dict.fromkeys(numbers))
+    print_comparison(finished, session.out)
 
 
 def plan(
@@ -228,3 +209,6 @@ def run_all(
             finished.append(record)
             progress.advance(overall)
             console.print(f"{name}: {told}", highlight=False, soft_wrap=True)
+
+
+COMMAND = Command("run", run_command, STUDY, 10)

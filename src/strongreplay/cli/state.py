@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from strongreplay.cli.commands import STUDY, Command
+from strongreplay.cli.text import print_line
 from strongreplay.errors import DataError
 
 if TYPE_CHECKING:
@@ -31,13 +33,10 @@ def find(folder: Path) -> list[Path]:
 @app.command()
 def inspect(folder: Folder) -> None:
     """What each checkpoint holds: which run, when, which step, sizes and sums."""
-    from strongreplay.cli.show import open_console
-    from strongreplay.cli.tables import say
     from strongreplay.runs.stopped import read_stopped
 
-    console = open_console()
     for path in find(folder):
-        say(console, f"{path}\n{describe(read_stopped(path))}")
+        print_line(f"{path}\n{describe(read_stopped(path))}")
 
 
 def describe(stopped: "StoppedState") -> str:
@@ -75,3 +74,6 @@ def verify(folder: Folder) -> None:
             typer.secho(f"damaged: {error}", fg="red", err=True)
     if damaged:
         raise typer.Exit(1)
+
+
+COMMAND = Command("state", app, STUDY, 70)

@@ -1,82 +1,282 @@
-"""Tables of names that are the user's own: nothing in them is taken for markup, long ones are cut short."""
+"""Every table that a command prints: as text that fits the terminal, or as CSV, JSON, LaTeX or Markdown.
 
-import json
+Where a terminal is too narrow, the columns that may wrap take several lines, then optional columns are left
+out, then the table is split into blocks of columns, or each row into lines. No cell is ever cut off.
+In a pipe or a file a row is one line, however long.
+"""
+
+import csv
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import typer
 
-from strongreplay.cli.update_output import printable
+from strongreplay.cli.text import print_json, print_line, printable
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-MOST = 20  # rows, unless all are asked for
-NUMBER = re.compile(r"([+-]?[0-9][0-9,.]*( (%|[kMG]?B))?( → [0-9.]+| \(v[0-9]+\))?|-)?")
-
-
-def print_table(
-    console: "Console",
-    title: str,
-    columns: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    everything: bool = True,
-    folded: Sequence[str] = (),
-) -> None:
-    """Numbers are to the right; only `folded` columns may take several lines; a cut is told."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    shown = rows if everything else rows[:MOST]
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for place, name in enumerate(columns):
-        folds = name in folded
-        to_right = not folds and all(NUMBER.fullmatch(row[place]) for row in shown)
-        table.add_column(
-            name,
-            justify="right" if to_right else "left",
-            no_wrap=not folds,
-            overflow="fold" if folds else "ellipsis",
-        )
-    for row in shown:
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    say(console, title)
-    console.print(table)
-    if len(shown) < len(rows):
-        say(console, f"{len(rows) - len(shown):,} more; --all shows them all")
+Format = Literal["text", "csv", "json", "latex", "markdown"]
+NUM_ROWS = 20  # shown, unless all are asked for
+WRAPPED = 14  # a column that may wrap gets no narrower
+GAP = "  "
+NUMBER = re.compile(
+    r"(-|new|[+-]?[0-9][0-9,.e+-]*( [±→] [0-9][0-9.]*)?( (%|bytes?|[kMG]B|\*|\(v?[0-9]+\)))*)?"
+)
+WORD = re.compile(r"[^\s/]*/|[^\s/]+|\s+")  # long names are broken at slashes too
+LATEX = {"%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "$": r"\$", "±": r"$\pm$", "→": r"$\to$"}
 
 
-def say(console: "Console", text: str) -> None:
-    """One line of plain text, however long."""
-    console.print("\n".join(map(printable, text.split("\n"))), markup=False, highlight=False, soft_wrap=True)
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What people read, and the value behind it for programs: a number, or several by name."""
+
+    text: str
+    value: Any = None  # None: the text
+    is_best: bool = False
+    is_bad: bool = False
 
 
-def print_json(content: Any) -> None:
-    typer.echo(json.dumps(content, indent=1))
+@dataclass(frozen=True, slots=True)
+class Table:
+    columns: Sequence[str]  # headings; a line break in one makes two lines of it
+    rows: Sequence[Sequence[str | Cell]]
+    title: str = ""
+    wraps: Sequence[str] = ()  # columns whose cells may take several lines
+    optional: Sequence[str] = ()  # columns that may be left out, the last first
+    num_keys: int = 1  # the first columns, which name a row: every block of a split table repeats them
+
+    def layout(self, width: int | None = None, styled: bool = False) -> list[str]:
+        """The lines of the text, none wider than `width` as long as a cell that must not wrap fits."""
+        return Layout(self, width, styled).lines()
+
+    def records(self) -> list[dict[str, Any]]:
+        """The rows for programs."""
+        names = [column.replace("\n", " ") for column in self.columns]
+        return [dict(zip(names, map(value_of, row), strict=True)) for row in self.rows]
 
 
-def size(count: int) -> str:
-    """In the unit that leaves one to three digits before the point."""
-    if count < 1000:
-        return f"{count} B"
-    for unit in ("kB", "MB"):
-        count_in = count / 1000 if unit == "kB" else count / 1e6
-        if count_in < 999.95:
-            return f"{count_in:.1f} {unit}"
-    return f"{count / 1e9:.1f} GB"
+class Layout:
+    """A table of texts within a width."""
+
+    def __init__(self, table: Table, width: int | None, styled: bool) -> None:
+        from rich.cells import cell_len
+
+        self.table, self.width, self.styled, self.length = table, width, styled, cell_len
+        self.cells = [[as_cell(cell) for cell in row] for row in table.rows]
+        self.texts = [[self.text_of(cell, place) for place, cell in enumerate(row)] for row in self.cells]
+        self.heads = [column.split("\n") for column in table.columns]
+        self.is_number = [
+            all(NUMBER.fullmatch(row[place].strip()) for row in self.texts)
+            for place in range(len(table.columns))
+        ]
+        self.natural = [
+            max(map(cell_len, [*head, *(line for row in self.texts for line in row[place].split("\n"))]))
+            for place, head in enumerate(self.heads)
+        ]
+
+    def text_of(self, cell: Cell, place: int) -> str:
+        """Where bold cannot be seen, the best of a column is marked, and the others are kept in line."""
+        text = "\n".join(map(printable, cell.text.split("\n")))
+        if self.styled or not any(as_cell(row[place]).is_best for row in self.table.rows):
+            return text
+        return text + (" *" if cell.is_best else "  ")
+
+    def lines(self) -> list[str]:
+        names, left_out = self.table.columns, [*self.table.optional]
+        shown = list(range(len(names)))
+        while self.least(shown) > self.limit and left_out:
+            shown.remove(names.index(left_out.pop()))
+        if self.least(shown) <= self.limit:
+            gone = [name.replace("\n", " ") for name in names if names.index(name) not in shown]
+            note = [f"not shown at this width: {', '.join(gone)}"] if gone else []
+            return [*self.block(shown), *note]
+        keys, others = shown[: self.table.num_keys], shown[self.table.num_keys :]
+        if any(names[place] in self.table.wraps for place in others):
+            return self.stack()
+        if any(self.least([*keys, place]) > self.limit for place in others):
+            return self.stack()
+        return self.split(keys, others)
+
+    @property
+    def limit(self) -> int:
+        return sys.maxsize if self.width is None else self.width
+
+    def least(self, places: Sequence[int]) -> int:
+        """The narrowest that these columns can be."""
+        widths = [min(self.natural[place], self.narrowest(place)) for place in places]
+        return sum(widths) + len(GAP) * (len(widths) - 1)
+
+    def narrowest(self, place: int) -> int:
+        if self.table.columns[place] not in self.table.wraps:
+            return self.natural[place]
+        return max(WRAPPED, *map(self.length, self.heads[place]))
+
+    def widths(self, places: Sequence[int]) -> dict[int, int]:
+        """As wide as the texts are; where that is too much, the widest columns that wrap give way."""
+        found = {place: self.natural[place] for place in places}
+        while sum(found.values()) + len(GAP) * (len(found) - 1) > self.limit:
+            place = max(
+                (place for place in found if found[place] > self.narrowest(place)),
+                key=lambda place: found[place],
+            )
+            found[place] -= 1
+        return found
+
+    def block(self, places: Sequence[int]) -> list[str]:
+        widths = self.widths(places)
+        height = max(len(self.heads[place]) for place in places)
+        heads = {place: [""] * (height - len(self.heads[place])) + self.heads[place] for place in places}
+        lines = [style(line, bold=self.styled) for line in self.join(heads, widths)]
+        if self.styled:
+            lines.append("─" * (sum(widths.values()) + len(GAP) * (len(widths) - 1)))
+        for row, cells in zip(self.texts, self.cells, strict=True):
+            wrapped = {
+                place: [part for line in row[place].split("\n") for part in self.wrap(line, width)]
+                for place, width in widths.items()
+            }
+            lines += self.join(wrapped, widths, cells)
+        return lines
+
+    def join(
+        self, parts: Mapping[int, Sequence[str]], widths: Mapping[int, int], cells: Sequence[Cell] = ()
+    ) -> Iterator[str]:
+        for number in range(max(map(len, parts.values()))):
+            line = []
+            for place, width in widths.items():
+                text = parts[place][number] if number < len(parts[place]) else ""
+                space = " " * (width - self.length(text))
+                text = space + text if self.is_number[place] else text + space
+                line.append(self.styled_cell(text, cells[place]) if cells and self.styled else text)
+            yield GAP.join(line).rstrip()
+
+    def styled_cell(self, text: str, cell: Cell) -> str:
+        return style(text, bold=cell.is_best or cell.is_bad, fg="red" if cell.is_bad else None)
+
+    def wrap(self, text: str, width: int) -> list[str]:
+        """Lines of whole words; a word that is wider than the column is broken."""
+        if self.length(text) <= width:
+            return [text]
+        lines = [""]
+        for word in WORD.findall(text):
+            if self.length(lines[-1] + word.rstrip()) > width and lines[-1].strip():
+                lines[-1:] = [lines[-1].rstrip(), ""]
+            lines[-1] += word if lines[-1] else word.lstrip()
+            while self.length(lines[-1].rstrip()) > width:
+                lines[-1:] = [lines[-1][:width], lines[-1][width:]]
+        return [line.rstrip() for line in lines if line.strip()]
+
+    def split(self, keys: list[int], others: list[int]) -> list[str]:
+        """Blocks of columns below each other, of about the same number of columns."""
+        num_blocks = 1
+        while any(self.least([*keys, *part]) > self.limit for part in divide(others, num_blocks)):
+            num_blocks += 1
+        blocks = [self.block([*keys, *part]) for part in divide(others, num_blocks)]
+        return [line for block in blocks for line in ["", *block]][1:]
+
+    def stack(self) -> list[str]:
+        """Each row as its name and, below it, a line for each further column that is not empty."""
+        heads = [" ".join(head) for head in self.heads]
+        indent = max(map(self.length, heads)) + 4
+        lines = []
+        for row in self.texts:
+            lines += [style(part, bold=self.styled) for part in self.wrap(row[0], self.limit)]
+            for head, text in zip(heads[1:], row[1:], strict=True):
+                parts = [
+                    part
+                    for line in text.split("\n")
+                    for part in self.wrap(line, max(20, self.limit - indent))
+                ]
+                lines += [
+                    f"  {'' if number else head}".ljust(indent) + part
+                    for number, part in enumerate(parts)
+                    if part
+                ]
+        return lines
 
 
-def per_cent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1f}"
+def divide(places: list[int], count: int) -> list[list[int]]:
+    size = -(-len(places) // count)
+    return [places[start : start + size] for start in range(0, len(places), size)]
 
 
-def moment(written: str) -> str:
-    """2026-03-01 09:30, in UTC."""
-    return written.replace("T", " ")[:16]
+def style(text: str, **how: Any) -> str:
+    return typer.style(text, **how) if any(how.values()) else text
 
 
-def counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+def as_cell(cell: str | Cell) -> Cell:
+    return cell if isinstance(cell, Cell) else Cell(cell)
+
+
+def value_of(cell: str | Cell) -> Any:
+    cell = as_cell(cell)
+    return cell.text if cell.value is None else cell.value
+
+
+def is_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def print_table(table: Table, form: Format = "text", *, everything: bool = True) -> None:
+    """Without `everything`, text has the first rows only and says how many more there are."""
+    if form != "text":
+        WRITERS[form](table)
+        return
+    shown = table if everything else replace(table, rows=table.rows[:NUM_ROWS])
+    width = shutil.get_terminal_size().columns if is_terminal() else None
+    if table.title:
+        print_line(table.title)
+    space = "\n" if is_terminal() else ""
+    typer.echo(space + "\n".join(shown.layout(width, is_terminal())) + space)
+    if more := len(table.rows) - len(shown.rows):
+        print_line(f"{more:,} more; --all shows them all")
+
+
+def print_csv(table: Table) -> None:
+    """A value that is several numbers by name has a column for each."""
+    rows = [
+        {
+            f"{name} {key}".strip(): each
+            for name, value in record.items()
+            for key, each in (value.items() if isinstance(value, Mapping) else [("", value)])
+        }
+        for record in table.records()
+    ]
+    names = dict.fromkeys(name for row in rows for name in row) or dict.fromkeys(table.columns)
+    writer = csv.DictWriter(sys.stdout, list(names), restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+
+
+def print_markdown(table: Table) -> None:
+    head = [column.replace("\n", " ") for column in table.columns]
+    rows = [[mark(as_cell(cell), "**", "**").replace("|", "\\|") for cell in row] for row in table.rows]
+    for line in (head, ["---"] * len(head), *rows):
+        typer.echo(f"| {' | '.join(line)} |")
+
+
+def print_latex(table: Table) -> None:
+    head = [escape_latex(column) for column in table.columns]
+    rows = [[mark(as_cell(cell), r"\textbf{", "}", escape_latex) for cell in row] for row in table.rows]
+    typer.echo(rf"\begin{{tabular}}{{{'l' * table.num_keys}{'r' * (len(head) - table.num_keys)}}}")
+    for line in (r"\hline", head, r"\hline", *rows, r"\hline"):
+        typer.echo(line if isinstance(line, str) else " & ".join(line) + r" \\")
+    typer.echo(r"\end{tabular}")
+
+
+def escape_latex(text: str) -> str:
+    return "".join(LATEX.get(sign, sign) for sign in text.replace("\n", " "))
+
+
+def mark(cell: Cell, before: str, after: str, escape: Callable[[str], str] = str) -> str:
+    text = escape(printable(cell.text.replace("\n", " ")))
+    return f"{before}{text}{after}" if cell.is_best else text
+
+
+WRITERS: dict[str, Callable[[Table], None]] = {
+    "csv": print_csv,
+    "json": lambda table: print_json(table.records()),
+    "latex": print_latex,
+    "markdown": print_markdown,
+}

@@ -1,0 +1,133 @@
+"""What ser learn prints of an update: the gate's table, what is in use, and why an update was refused."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from strongreplay.cli.tables import Cell, Table, print_table
+from strongreplay.cli.text import NAMED, count_of, join_names, print_json, print_line
+
+if TYPE_CHECKING:
+    from strongreplay.models.gate import Change, Verdict
+    from strongreplay.models.store import Store, Version
+
+FEW = 20  # samples: among fewer, one wrong answer is many points
+
+
+def print_outcome(
+    store: "Store",
+    version: "Version | None",
+    notes: Sequence[str] | None,
+    limit: float,
+    everything: bool,
+    as_json: bool,
+) -> None:
+    """Of a new version, or of the refused update if there is none; `notes` is None if nothing was learnt."""
+    from strongreplay.models.learn import verdict_of
+    from strongreplay.models.store import CANDIDATE
+
+    about = (version or store.read(CANDIDATE, parts=())[0]).about
+    verdict = verdict_of(about, limit)
+    if as_json:
+        changed = notes is not None and version is not None
+        more = {"changed": changed, "refused": version is None, "notes": list(notes or ())}
+        print_json(summarise(store, about, verdict) | more, indent=None)
+        return
+    if notes is None:
+        assert version is not None
+        print_line(
+            f"{version.name} is in use and learnt this last; nothing was done (--again learns it anew)"
+        )
+        return
+    print_gate(about, verdict, everything)
+    for note in notes:
+        print_line(f"note: {note}")
+    if version is None:
+        print_refusal(store, verdict)
+    else:
+        print_line(f"{version.name} is in use: {describe_update(about)}")
+
+
+def summarise(store: "Store", about: dict[str, Any], verdict: "Verdict") -> dict[str, Any]:
+    """The outcome for JSON."""
+    from dataclasses import asdict
+
+    fallen = [change.label for change in verdict.fallen]
+    return {
+        "state": str(store.folder),
+        "version": store.current,
+        "candidate": str(store.candidate) if store.candidate.exists() else None,
+        "passed": verdict.passed,
+        "max_drop": verdict.max_drop if math.isfinite(verdict.max_drop) else None,
+        "fallen": list(dict.fromkeys(fallen)),
+        "classes": about["labels"],
+        "new_classes": about["new_labels"],
+        "learnt": about["chunk"]["learnt"],
+        "held_out": about["chunk"]["held_out"],
+        "changes": [asdict(change) for change in verdict.changes],
+        "fresh": [{"label": label, "right": right, "count": count} for label, right, count in about["fresh"]],
+        "seconds": about["seconds"],
+    }
+
+
+def print_gate(about: dict[str, Any], verdict: "Verdict", everything: bool) -> None:
+    """Accuracy of every class before and after, the largest loss first."""
+    rows, fallen = [], set(verdict.fallen)
+    for change in list_changes(about, verdict):
+        before = "-" if change.before is None else f"{change.before:.1f}"
+        moved = "new" if change.before is None else f"{change.after - change.before:+.1f}"
+        cells = (str(change.label), change.where, str(change.count), before, f"{change.after:.1f}", moved)
+        rows.append([Cell(cell, is_bad=change in fallen) for cell in cells])
+    if not rows:
+        print_line("nothing was held out and no guard given: there was nothing to judge by")
+        return
+    columns = ("class", "judged on", "samples", "before", "after", "change")
+    print_table(Table(columns, rows, wraps=["class"]), everything=everything)
+    right, count = (sum(entry[place] for entry in about["fresh"]) for place in (1, 2))
+    if count:
+        print_line(f"held out of this data: {right} of {count} right ({100 * right / count:.1f} %)")
+
+
+def list_changes(about: dict[str, Any], verdict: "Verdict") -> "list[Change]":
+    """Old classes, the largest loss first, then the new ones."""
+    from strongreplay.models.gate import Change
+
+    new = {*about["new_labels"]}
+    fresh = [
+        Change(label, "held-out", count, None, 100 * right / count)
+        for label, right, count in about["fresh"]
+        if label in new
+    ]
+    old = [change for change in verdict.changes if change.before is not None]
+    unknown = [change for change in verdict.changes if change.before is None]
+    return [*sorted(old, key=lambda change: -change.drop), *unknown, *fresh]
+
+
+def print_refusal(store: "Store", verdict: "Verdict") -> None:
+    """Which classes lost too much, what is in use, and what to do next."""
+    fallen, folder = verdict.fallen, store.folder
+    losses = [
+        f"{change.label} {change.before:.1f} -> {change.after:.1f} % "
+        f"({count_of(change.count, f'{change.where} sample')})"
+        for change in fallen[:NAMED]
+    ]
+    if len(fallen) > NAMED:
+        losses.append(f"and {len(fallen) - NAMED} more")
+    print_line(f"refused: more than {verdict.max_drop:g} points were lost by {', '.join(losses)}")
+    print_line(f"{folder} still is {store.current}; the refused update is kept in {store.candidate}")
+    print_line("What to do next:")
+    print_line(f"  ser evaluate {folder} --data LABELLED --version candidate   look at it more closely")
+    print_line(f"  ser learn {folder} --accept                                 use it as it is")
+    print_line("  the same command with a larger --memory, with more --epochs or a smaller --lr")
+    if max(change.count for change in fallen) < FEW:
+        print_line("  --guard LABELLED, or a larger --memory: few samples were there to judge by")
+
+
+def describe_update(about: dict[str, Any]) -> str:
+    labels, new, chunk = about["labels"], about["new_labels"], about["chunk"]
+    named = f" ({join_names(new)})" if new else ""
+    return (
+        f"{count_of(len(labels), 'class', 'classes')}, {len(new)} new{named}, "
+        f"{count_of(chunk['learnt'], 'sample')} learnt, "
+        f"{chunk['held_out']} held out, {about['seconds']:.1f} s"
+    )

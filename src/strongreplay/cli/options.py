@@ -1,0 +1,128 @@
+"""Options that several commands share, each defined once, and what is made of them."""
+
+import inspect
+import os
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+import typer
+
+from strongreplay.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+# A kept model
+StateFolder = Annotated[
+    Path, typer.Argument(metavar="STATE", help="Folder of the model, as made by: ser learn")
+]
+VersionName = Annotated[
+    str | None, typer.Option("--version", help="Such as v2, or candidate.", show_default="the one in use")
+]
+
+# Records
+RecordPaths = Annotated[list[Path], typer.Argument(help="Folders of records, or records.")]
+ResultsFolder = Annotated[Path, typer.Option("--out", "-o", help="Folder of the records.")]
+RunsFolder = Annotated[Path, typer.Option("--out", "-o", help="Folder for records and the picture.")]
+
+# How to compute
+DataFolder = Annotated[
+    Path | None,
+    typer.Option("--data", help="Data folder.", show_default="$STRONGREPLAY_DATA, else the cache folder"),
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps ...")]
+Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads.", show_default="PyTorch's choice")]
+Seeds = Annotated[str, typer.Option(help="How many seeds (5: 0 to 4), or which ones (3,7 or 4,).")]
+Jobs = Annotated[int, typer.Option(min=1, help="Runs at a time; the cores are shared among them.")]
+Settings = Annotated[
+    list[str],
+    typer.Option("--set", "-s", metavar="KEY=VALUE", help="Override a setting, such as train.epochs=5."),
+]
+CheckpointEvery = Annotated[
+    str | None,
+    typer.Option(
+        metavar="5m|90s|STEPS",
+        help="Keep the state this often.",
+        show_default="every 5m in runs of more than 10 minutes",
+    ),
+]
+
+ProtocolName = Annotated[
+    str,
+    typer.Option(
+        "--protocol",
+        help="full: as published; cpu: smaller, for machines without a GPU, never mixed with full.",
+    ),
+]
+
+# What is printed
+AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
+ShowAll = Annotated[bool, typer.Option("--all", help="Show long tables as a whole.")]
+
+
+def choose_device(name: str, threads: int | None) -> "torch.device":
+    """Set the number of threads and find the device."""
+    import torch
+
+    from strongreplay.training.devices import find_device
+
+    if threads:
+        torch.set_num_threads(threads)
+    return find_device(name)
+
+
+def choose_data_folder(option: Path | None) -> Path:
+    """The option, else STRONGREPLAY_DATA, else the user's cache folder."""
+    if option is not None:
+        return option.expanduser()
+    if named := os.environ.get("STRONGREPLAY_DATA"):
+        return Path(named).expanduser()
+    from strongreplay.data.datasets import default_folder
+
+    return default_folder()
+
+
+def parse_seeds(text: str) -> list[int]:
+    """A count, or the seeds themselves when there is a comma."""
+    try:
+        numbers = (
+            [int(part) for part in text.split(",") if part.strip()] if "," in text else list(range(int(text)))
+        )
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < 0:
+        raise ConfigError(
+            f"--seeds must be a count >= 1 or numbers >= 0 with commas, got '{text}'; try --seeds 5"
+        )
+    return list(dict.fromkeys(numbers))
+
+
+def takes_format(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command --csv, --json, --latex and --markdown; its argument `form` gets the one chosen."""
+    from strongreplay.cli.tables import Format
+
+    forms = [form for form in get_args(Format) if form != "text"]
+    signature = inspect.signature(command)
+    others = [one for name, one in signature.parameters.items() if name != "form"]
+    flags = [
+        inspect.Parameter(
+            form,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=False,
+            annotation=Annotated[bool, typer.Option(f"--{form}", help=f"Print the table as {form}.")],
+        )
+        for form in forms
+    ]
+
+    @wraps(command)
+    def with_format(**given: Any) -> None:
+        chosen = [form for form in forms if given.pop(form)]
+        if len(chosen) > 1:
+            raise ConfigError(f"--{' and --'.join(chosen)} exclude each other; give one of them")
+        command(**given, form=chosen[0] if chosen else "text")
+
+    with_format.__signature__ = signature.replace(parameters=[*others, *flags])  # type: ignore[attr-defined]
+    with_format.__annotations__ = {one.name: one.annotation for one in (*others, *flags)}
+    return with_format

@@ -1,0 +1,39 @@
+"""ser rollback: put another version of a kept model in use."""
+
+from typing import Annotated
+
+import typer
+
+from strongreplay.cli.commands import KEEP, Command
+from strongreplay.cli.options import StateFolder
+from strongreplay.cli.text import print_line, print_note
+
+
+def rollback_command(
+    state: StateFolder,
+    version: Annotated[str, typer.Argument(metavar="VERSION", help="The one to use, such as v3.")],
+) -> None:
+    """Put another version in use, at once; nothing is copied and nothing is lost."""
+    from strongreplay.errors import DataError
+    from strongreplay.models.store import WORK, Store
+
+    store = Store(state)
+    if not store.names():
+        _ = store.current  # raises an error that says so where no model is
+    with store.locked():
+        try:
+            before = store.peek()
+        except DataError:  # the file that names the version in use is damaged; a rollback repairs it
+            before = None
+        if before == version:
+            print_line(f"{version} is in use already")
+            return
+        store.rollback(version, {"act": "rollback", "from": before})
+    print_line(f"{version} is in use now")
+    if before:
+        print_line(f"undo with: ser rollback {state} {before}")
+    if (store.folder / WORK).exists():
+        print_note("an update of another version was stopped; ser learn --restart removes it")
+
+
+COMMAND = Command("rollback", rollback_command, KEEP, 70)

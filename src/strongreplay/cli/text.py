@@ -1,0 +1,57 @@
+"""Text for people: names that are safe to print, counts, sizes and times, and lines to stdout and stderr."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+from strongreplay.errors import printable as printable
+
+NAMED = 5  # names in a sentence
+
+
+def print_line(text: str, *, err: bool = False, **style: Any) -> None:
+    """Plain text, made printable line by line."""
+    lines = "\n".join(map(printable, text.split("\n")))
+    typer.secho(lines, err=err, **style)
+
+
+def print_note(text: str) -> None:
+    print_line(f"note: {text}", err=True)
+
+
+def print_error(text: str) -> None:
+    """One line a fault: an error may carry several."""
+    for line in text.splitlines():
+        print_line(f"error: {line}", err=True, fg="red")
+
+
+def print_json(content: Any, indent: int | None = 1) -> None:
+    typer.echo(json.dumps(content, indent=indent))
+
+
+def join_names(names: Sequence[object]) -> str:
+    """The first few names, and how many more there are."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(printable(str(name)) for name in names[:NAMED]) + more
+
+
+def count_of(count: int, one: str, several: str = "") -> str:
+    """Such as 1 sample, 2 classes."""
+    return f"{count:,} {one if count == 1 else several or one + 's'}"
+
+
+def format_bytes(count: int) -> str:
+    from rich.filesize import decimal
+
+    return decimal(count)
+
+
+def format_per_cent(value: float | None, form: str = ".1f") -> str:
+    return "-" if value is None else format(value, form)
+
+
+def format_time(written: str) -> str:
+    """2026-03-01 09:30, from the ISO format that is stored, in UTC."""
+    return written.replace("T", " ")[:16]
