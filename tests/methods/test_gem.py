@@ -262,7 +262,7 @@ def test_a_memory_below_one_sample_a_task_is_refused(name: str) -> None:
     problem = Problem(10, 20, lambda x: x, lambda x: x)
     with pytest.raises(
         ConfigError,
-        match=f"^{name} needs at least one sample a task: memory_size must be >= 20, got 10$",
+        match=f"^{name} needs at least one sample per task: memory_size must be >= 20, got 10$",
     ):
         build(name, problem, memory_size=10)
     assert memories(build(name, problem, memory_size=20))[0].capacity == 20

@@ -254,7 +254,7 @@ def test_a_step_costs_two_forwards_and_one_backward(stream: Stream, monkeypatch:
 
 def test_what_it_cannot_do_is_said(stream: Stream) -> None:
     problem = Problem(100, 10, lambda x: x, lambda x: x)
-    message = "icarl needs one sample a class: memory_size must be >= 100, got 50"
+    message = "icarl needs one sample per class: memory_size must be >= 100, got 50"
     with pytest.raises(ConfigError, match=message):
         ICaRL(make_net(num_classes=100), problem, ICaRLConfig(memory_size=50))
     with pytest.raises(ConfigError, match="icarl needs the features of its net: no linear layer"):

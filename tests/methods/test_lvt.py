@@ -464,7 +464,8 @@ def test_what_it_cannot_do_is_said(stream: Stream) -> None:
     with pytest.raises(ConfigError, match=r"injection head, got Classifier; use net\.name=lvt"):
         LVT(make_net(), make_problem(stream))
     problem = Problem(100, 10, lambda x: x, lambda x: x)
-    with pytest.raises(ConfigError, match="lvt needs one sample a class: memory_size must be >= 100, got 50"):
+    message = "lvt needs one sample per class: memory_size must be >= 100, got 50"
+    with pytest.raises(ConfigError, match=message):
         LVT(nn.Linear(1, 1), problem, LVTConfig(memory_size=50))
     with pytest.raises(ConfigError, match="lvt needs disjoint classes per task; r-mnist is Domain-IL"):
         check_scenario("lvt", "domain-il", "r-mnist")

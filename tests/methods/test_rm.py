@@ -34,7 +34,7 @@ def after(stream: Stream, count: int, seed: int = 0, **settings: Any) -> RM:
     method = make(stream, seed, **settings)
     learn(method, tasks(stream, count), seed, epochs=1)
     method.begin_task(stream[count])
-    assert method.arriving(32) == 16
+    assert method.stream_batch_size(32) == 16
     return method.train()
 
 
@@ -258,11 +258,11 @@ def test_half_of_a_step_is_replayed_once_there_is_a_memory(
     batch_size: int, later: int, replayed: int, stream: Stream
 ) -> None:
     method, shown = make(stream, **PLAIN), []
-    assert method.arriving(batch_size) == batch_size
+    assert method.stream_batch_size(batch_size) == batch_size
     method.net.register_forward_hook(lambda module, inputs, _: shown.append(len(inputs[0])))
     method.observe(first_batch(stream, 0, batch_size), optimizer_of(method))
     method.end_task(stream[0])
-    assert method.arriving(batch_size) == later
+    assert method.stream_batch_size(batch_size) == later
     for _ in range(5):
         method.observe(first_batch(stream, 1, later), optimizer_of(method))
     assert shown == [batch_size] + [later + replayed] * 5
@@ -461,7 +461,7 @@ def test_saved_anywhere_it_continues_to_the_bit(settings: dict[str, Any], stop: 
         for number in range(start, end):
             if number % 5 == 0:
                 method.begin_task(stream[number // 5])
-                method.arriving(11)
+                method.stream_batch_size(11)
             method.observe(batches[number], optimizer_of(method))
             if number % 5 == 4:
                 method.end_task(stream[number // 5])

@@ -94,7 +94,7 @@ def test_a_short_last_batch_is_dropped_only_where_there_is_a_whole_one(
 
 def test_a_method_may_take_fewer_samples_from_the_stream(stream: Stream) -> None:
     class Half(Diary):
-        def arriving(self, batch_size: int) -> int:
+        def stream_batch_size(self, batch_size: int) -> int:
             return batch_size // 2
 
     diary = Half()

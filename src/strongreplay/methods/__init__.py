@@ -1,6 +1,6 @@
-"""Methods: ways to learn a stream. METHODS has the built-in ones; `method_row` finds those of users, too.
+"""Methods: ways to learn a stream. METHODS has the built-in ones; `method_row` also finds users' methods.
 
-Importing this loads no torch: a method's file is loaded when its row is built.
+Importing this module does not load torch: a method's file is loaded when the method is built.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -22,9 +22,9 @@ __all__ = ["METHODS", "Method", "MethodConfig", "MethodRow", "build_method", "ch
 
 
 def method_row(name: str, source_hash: str | None = None) -> MethodRow:
-    """The row of a built-in method, of `mine.py:Thing` or of one that an installed package brings.
+    """The row of a built-in method, of `mine.py:Thing`, or of a method from an installed package.
 
-    With `source_hash`, code outside the package must be of that version.
+    If `source_hash` is given, the source of a user's method must have that hash.
     """
     if name in METHODS:
         return METHODS[name]
@@ -40,14 +40,14 @@ def method_row(name: str, source_hash: str | None = None) -> MethodRow:
 
 
 def check_scenario(method: MethodRow | str, scenario: str, stream: str) -> None:
-    """Refuse a method where it is not defined, and say why."""
+    """Raise an error that says why, if the method does not support the scenario."""
     row = method_row(method) if isinstance(method, str) else method
     if scenario not in row.scenarios:
         raise ConfigError(f"{row.name} {row.refusal}; {stream} is {scenario.title().replace('Il', 'IL')}")
 
 
 def build_method(name: str, net: "nn.Module", problem: "Problem", **settings: object) -> "Method":
-    """The named method around `net`, with settings checked by its config."""
+    """Build the named method around `net`; its config checks the settings."""
     row = method_row(name)
     return row.build(net, problem, row.config(**settings))
 

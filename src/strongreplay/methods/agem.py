@@ -1,8 +1,8 @@
 """Averaged Gradient Episodic Memory (A-GEM).
 
 Paper: Chaudhry et al., "Efficient Lifelong Learning with A-GEM", 2019, https://arxiv.org/abs/1812.00420
-Reference: mammoth, tag neurips2020. An equal share of random samples is remembered when a task ends; a step
-takes out of its gradient what would raise the loss on a batch drawn from them.
+Reference: mammoth, tag neurips2020. When a task ends, an equal share of its samples, drawn at random, is
+stored. A step removes from its gradient the component that would raise the loss on a replayed batch.
 """
 
 from typing import NamedTuple
@@ -33,14 +33,14 @@ class Sample(NamedTuple):
 
 
 class AGEMConfig(ReplayConfig):
-    memory_size: int = Field(200, ge=1, description="samples kept, an equal share a task")
+    memory_size: int = Field(200, ge=1, description="samples kept, an equal share per task")
     replay_size: int | None = Field(
-        None, ge=1, description="samples in a step's reference batch; none: as many as arrive"
+        None, ge=1, description="replayed samples per step; none: as many as the batch has"
     )
 
 
 def project(gradient: Tensor, reference: Tensor) -> Tensor:
-    """The nearest vector with no negative product with `reference`; clamps, so that nothing is read back."""
+    """The nearest vector whose dot product with `reference` is not negative; clamped, so without a sync."""
     excess = (gradient @ reference).clamp(max=0)
     squared_norm = (reference @ reference).clamp(min=torch.finfo(reference.dtype).tiny)
     return gradient.addcmul(reference, excess / squared_norm, value=-1)

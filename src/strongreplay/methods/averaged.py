@@ -1,10 +1,10 @@
-"""AveragedNet: a net whose weights follow those of a live net slowly, at random steps.
+"""AveragedNet: an exponential moving average of a net's weights, updated at random steps.
 
-CLS-ER keeps two, TAMiL one, and a method that is `Averaging` may have one to answer with. Only parameters are
-averaged. A copy that takes part in learning goes into training mode with its owner: it normalises replayed
-batches by their own statistics, and its running statistics are made of these. Held in evaluation mode they
-would stay at mean 0 and variance 1, and the net would answer at random. A copy that only answers when all is
-learnt takes the statistics of the live net.
+CLS-ER has two of them, TAMiL one; a method derived from `Averaging` may predict with one. Only parameters are
+averaged. A copy that is used in training goes into training mode with its owner: it normalises replayed
+batches by their batch statistics and updates its running statistics from them. In evaluation mode these would
+stay at mean 0 and variance 1, and its predictions would be random. A copy that is used only for prediction
+copies the running statistics of the live net (`statistics="working"`).
 """
 
 from copy import deepcopy
@@ -22,7 +22,7 @@ Statistics = Literal["replay", "working"]
 
 
 class AveragedNet(nn.Module, Generic[Net]):
-    """A copy of a live net, without gradients, to be told of every step by `follow`."""
+    """A copy of a net, without gradients, that averages its weights; call `follow` after every step."""
 
     copy: Net
 
@@ -46,7 +46,7 @@ class AveragedNet(nn.Module, Generic[Net]):
         return logits
 
     def take_head(self) -> None:
-        """The live net's head has grown: the rows that are new start as they are there."""
+        """Widen the head like the live net's; new rows are copied from it, known rows stay."""
         mine, its = (cast(Classifier, net) for net in (self.copy, self._live[0]))
         head, known = deepcopy(its.head).requires_grad_(False), mine.head.out_features
         with torch.no_grad():
@@ -55,13 +55,13 @@ class AveragedNet(nn.Module, Generic[Net]):
 
     @torch.no_grad()
     def follow(self) -> None:
-        """The live net took a step: with probability `rate`, move towards it.
+        """After a step of the live net: with probability `rate`, move the average towards its weights.
 
-        The decay rises with the number of steps, not of moves, to its cap; until there, and with every step
-        followed, the copy is the mean of all weights so far.
+        The decay rises with the number of steps (not of updates) up to `decay`. Until then, with rate 1, the
+        copy is the plain mean of the weights after all steps.
         """
         live, self.num_steps = self._live[0], self.num_steps + 1
-        if torch.rand((), generator=self.generator).item() < self.rate:  # on the host: no device waits
+        if torch.rand((), generator=self.generator).item() < self.rate:  # drawn on the CPU: no device sync
             share = max(1 / (self.num_steps + 1), 1 - self.decay)
             torch._foreach_lerp_(list(self.copy.parameters()), list(live.parameters()), share)
         if self.statistics == "working":
@@ -78,23 +78,23 @@ class AveragedNet(nn.Module, Generic[Net]):
 
 class AveragingConfig(ReplayConfig):
     average: float | None = Field(
-        None, ge=0, lt=1, description="answer with a running average of the weights; share it keeps a step"
+        None, ge=0, lt=1, description="predict with a moving average of the weights; its decay per step"
     )
 
 
 class Averaging(Method):
-    """Answers with an average of its net's weights over its steps, if it is told to; learns the same."""
+    """A method that may predict with a moving average of its net's weights; training is unaffected."""
 
     averaged: AveragedNet[nn.Module] | None
 
     def average(self, decay: float | None, generator: torch.Generator) -> None:
-        """`decay` is the share that the average keeps of itself in a step, at most; none: no average."""
+        """Make the average with the given maximal decay; none: no average."""
         self.averaged = (
             None if decay is None else AveragedNet(self.net, 1.0, decay, generator, statistics="working")
         )
 
     def follow(self) -> None:
-        """After every step."""
+        """Update the average; to be called after every step."""
         if self.averaged:
             self.averaged.follow()
 

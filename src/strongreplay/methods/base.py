@@ -1,4 +1,4 @@
-"""What every method is made of: the contract, its configuration, a frozen copy, one descent step."""
+"""The base class of methods and its parts: settings, phases, a frozen copy of a net, one optimiser step."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,16 +32,16 @@ class ReplayConfig(MethodConfig):
 
     memory_size: int = Field(200, ge=0, description="samples kept")
     replay_size: int | None = Field(
-        None, ge=1, description="samples replayed a step; none: as many as arrive"
+        None, ge=1, description="replayed samples per step; none: as many as the batch has"
     )
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One training of a task: passes over data, with `observe` called for every batch.
+    """One stage of training on a task: some epochs over some data; `observe` is called for every batch.
 
-    Where a field is none, the settings of the run (`train.*`) or the task decide. What takes long to make
-    may be given as a function; it is called when the phase begins and again after a resume.
+    A field that is none takes its value from the settings of the run (`train.*`) or from the task. Data that
+    is slow to make may be a function; it is called when the phase begins and again after a resume.
     """
 
     name: str
@@ -49,19 +49,19 @@ class Phase:
     observe: Step
     data: Split | Callable[[], Split] | None = None  # none: the task's training data; empty: no steps
     parameters: Iterable[Any] | None = None  # tensors or parameter groups; none: those of the net
-    optimizer: Callable[[Iterable[Any]], Optimizer] | None = None  # made of the parameters
-    rate: Callable[[int, float], float] | None = None  # of the epoch and the part of it that is done
+    optimizer: Callable[[Iterable[Any]], Optimizer] | None = None  # makes one from the parameters
+    rate: Callable[[int, float], float] | None = None  # from the epoch and the fraction of it that is done
     batch_size: int | None = None
     weights: Tensor | None = (
-        None  # (N,) odds of each sample, drawn with replacement; none: each once an epoch
+        None  # (N,) sampling weights, drawn with replacement; none: each sample once per epoch
     )
     view: View | None = None  # from images to inputs; none: the stream's training view
-    generator: torch.Generator | None = None  # of the order of samples
+    generator: torch.Generator | None = None  # shuffles the samples
     begin: Callable[[], None] | None = None  # called once, before the first step; not after a resume
 
     @classmethod
     def of_steps(cls, name: str, count: int, observe: Step, begin: Callable[[], None] | None = None) -> Self:
-        """`count` steps that choose their samples themselves; the batches they get are empty rows."""
+        """A phase of `count` steps that choose their own samples; the batches passed to them are empty."""
         rows = Split(torch.empty(count, 0), torch.zeros(count, dtype=torch.int64))
         order = torch.Generator()
         return cls(name, 1, observe, data=rows, batch_size=1, view=unchanged, generator=order, begin=begin)
@@ -72,7 +72,7 @@ def unchanged(images: Tensor) -> Tensor:
 
 
 class Method(nn.Module):
-    """A way to learn a stream; an nn.Module, so that all it owns saves, loads and moves as one."""
+    """A way to learn a stream. It is an nn.Module, so all its state is saved, loaded and moved together."""
 
     net: nn.Module
 
@@ -81,18 +81,21 @@ class Method(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} must define observe(batch, optimizer)")
 
     def begin_task(self, task: Task) -> Task:
-        """May return a task with exemplars added. After a resume it is called again, and then undone."""
+        """Prepare for a task; may return the task with exemplars added.
+
+        It is called again after a resume; loading the saved state then overwrites its changes.
+        """
         return task
 
     def phases(self, task: Task) -> list[Phase]:
-        """The trainings of a task, in order; each is resumable at any step. Changes nothing in the method."""
+        """The phases of a task, in order; each is resumable at any step. Must not change the method."""
         return [Phase(MAIN, None, self.observe)]
 
     def end_task(self, task: Task) -> None:
-        """Snapshots, importance weights, herding; no training."""
+        """Take snapshots, compute importance weights, select exemplars; training belongs into `phases`."""
 
     def grow(self, num_classes: int, generator: torch.Generator) -> None:
-        """New classes were met: widen the head and whatever else has a place for each class."""
+        """Widen the head, and all else with one entry per class, for new classes."""
         cast(Classifier, self.net).grow(num_classes, generator)
 
     def predict(self, inputs: Tensor) -> Tensor:
@@ -101,20 +104,20 @@ class Method(nn.Module):
         return logits
 
     def answering_net(self) -> nn.Module:
-        """The net that predicts; some methods have several."""
+        """The net that predicts, for methods that have several."""
         return self.net
 
     def predictors(self) -> dict[str, nn.Module]:
-        """Every net that can answer, by name, where there are several: each gets its scores in the record."""
+        """All nets that can predict, by name, if there are several; the record has the scores of each."""
         return {}
 
-    def arriving(self, batch_size: int) -> int:
-        """How many of a step's samples come from the stream; a method may keep a share for its memory."""
+    def stream_batch_size(self, batch_size: int) -> int:
+        """How many samples of a batch come from the stream; a method may fill the rest from its memory."""
         return batch_size
 
 
 class SavedGenerator(nn.Module):
-    """A generator that saves and loads with the method that owns it."""
+    """A random generator whose state is saved and loaded with the method that owns it."""
 
     def __init__(self, generator: torch.Generator) -> None:
         super().__init__()
@@ -128,7 +131,7 @@ class SavedGenerator(nn.Module):
 
 
 class OldNet(nn.Module):
-    """A frozen copy of a live net, absent until first taken: no gradients, never in training mode."""
+    """A frozen copy of a net: no gradients, always in evaluation mode. It exists after the first `take()`."""
 
     def __init__(self, live: nn.Module) -> None:
         super().__init__()
@@ -140,27 +143,27 @@ class OldNet(nn.Module):
         return self.copy is not None
 
     def take(self) -> None:
-        """Freeze the live net as it is now."""
+        """Copy the live net as it is now."""
         self.copy = deepcopy(self._live[0]).requires_grad_(False).eval()
 
     def train(self, mode: bool = True) -> "OldNet":
-        return self  # a frozen net keeps its running statistics whatever mode its owner is put into
+        return self  # stays in evaluation mode, so that its running statistics never change
 
     @torch.no_grad()
     def forward(self, inputs: Tensor) -> Tensor:
-        assert self.copy is not None, "OldNet.take() comes before the first answer"
+        assert self.copy is not None, "call OldNet.take() before the first forward pass"
         logits: Tensor = self.copy(inputs)
         return logits
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # Children are loaded after this call, so a copy that the state has and we lack is made here.
+        # Submodules are loaded after this call, so the copy must exist by then if the state has one.
         if self.copy is None and any(key.startswith(prefix + "copy.") for key in state_dict):
             self.take()
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 def descend(optimizer: Optimizer, terms: Terms, l2: float = 0.0) -> Terms:
-    """One step down the sum of the terms, and of l2 times all squared weights; all come back detached."""
+    """One optimiser step on the sum of the terms plus l2 * sum(weights^2); returns all terms detached."""
     optimizer.zero_grad()
     reduce(torch.add, terms.values()).backward()
     found = {name: term.detach() for name, term in terms.items()}
@@ -172,7 +175,7 @@ def descend(optimizer: Optimizer, terms: Terms, l2: float = 0.0) -> Terms:
 
 @torch.no_grad()
 def add_decay(parameters: Sequence[Tensor], l2: float) -> Tensor:
-    """Add the gradient of l2 * sum(theta^2), in closed form and one call, and return its value."""
+    """Add the gradient of l2 * sum(theta^2) to the parameters' gradients, and return its value."""
     pairs = [(parameter.grad, parameter) for parameter in parameters if parameter.grad is not None]
     torch._foreach_add_([gradient for gradient, _ in pairs], [weight for _, weight in pairs], alpha=2 * l2)
     return l2 * torch.stack(torch._foreach_norm(tuple(parameters))).square().sum()
@@ -180,7 +183,7 @@ def add_decay(parameters: Sequence[Tensor], l2: float) -> Tensor:
 
 @contextmanager
 def evaluation_mode(net: nn.Module) -> Iterator[None]:
-    """Running statistics answer and stay as they are inside; every module's own mode afterwards."""
+    """Put the net into evaluation mode, and give every module its own mode back afterwards."""
     training = [module for module in net.modules() if module.training]
     for module in training:
         module.training = False
@@ -193,7 +196,7 @@ def evaluation_mode(net: nn.Module) -> Iterator[None]:
 
 @torch.no_grad()
 def eval_logits(net: nn.Module, inputs: Tensor) -> Tensor:
-    """The net's logits in evaluation mode, its own mode and statistics left as they were."""
+    """The net's logits in evaluation mode; its mode and running statistics do not change."""
     with evaluation_mode(net):
         logits: Tensor = net(inputs)
     return logits
@@ -203,16 +206,17 @@ def eval_logits(net: nn.Module, inputs: Tensor) -> Tensor:
 def predict_all(
     net: nn.Module, images: Tensor, view: View, ask: Callable[[Tensor], Tensor] | None = None
 ) -> Tensor:
-    """What the net, or a part of it, says in evaluation mode to any number of images, on the net's device."""
+    """Outputs of the net (or of `ask`, a part of it) for all images, in evaluation mode, in chunks."""
     device = next(net.parameters()).device
     with evaluation_mode(net):
         return torch.cat([(ask or net)(view(chunk.to(device))) for chunk in images.split(500)])
 
 
 def squared_distance(logits: Tensor, target: Tensor, ragged: bool, summed: bool = False) -> Tensor:
-    """Mean over samples of the mean, or sum, over the columns their targets were made with.
+    """Squared distance to the target: mean (or sum) over its columns, then mean over samples.
 
-    They are the first ones; in a ragged target NaN stands for those that some samples do not have.
+    The head may have more columns than the target; only the first ones are compared. In a ragged target, NaN
+    marks the columns that did not exist when a sample was stored.
     """
     width = target.shape[1]
     logits = logits if logits.shape[1] == width else logits[:, :width]
@@ -225,7 +229,7 @@ def squared_distance(logits: Tensor, target: Tensor, ragged: bool, summed: bool 
 
 
 def allocate_buffers(module: nn.Module, state_dict: dict[str, Any], prefix: str, *names: str) -> None:
-    """Make room for buffers that appear while learning, as the state has them, before it is loaded."""
+    """Allocate buffers that are created during training in the shapes of the state, before it is loaded."""
     device = next(module.parameters()).device
     for name in names:
         saved = state_dict.get(prefix + name)
@@ -237,20 +241,20 @@ def replay_count(config: ReplayConfig, batch: Batch) -> int:
 
 
 def share_of_memory(method: str, memory_size: int, problem: Problem) -> int:
-    """Samples to keep of each task, the same number of every one."""
+    """Number of samples to keep of each task; the same for all tasks."""
     if memory_size < problem.num_tasks:
         raise ConfigError(
-            f"{method} needs at least one sample a task: memory_size must be >= {problem.num_tasks}, "
+            f"{method} needs at least one sample per task: memory_size must be >= {problem.num_tasks}, "
             f"got {memory_size}"
         )
     return memory_size // problem.num_tasks
 
 
 def check_one_a_class(method: str, memory_size: int, problem: Problem) -> None:
-    """Some methods cannot do without a sample of every class."""
+    """Raise an error if the memory cannot hold one sample of every class."""
     if memory_size < problem.num_classes:
         raise ConfigError(
-            f"{method} needs one sample a class: memory_size must be >= {problem.num_classes}, "
+            f"{method} needs one sample per class: memory_size must be >= {problem.num_classes}, "
             f"got {memory_size}"
         )
 

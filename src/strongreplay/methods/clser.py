@@ -3,10 +3,10 @@
 Paper: Arani et al., "Learning Fast, Learning Slow: A General Continual Learning Method based on Complementary
 Learning System", 2022, https://arxiv.org/abs/2201.12604
 Reference: the authors' code, NeurAI-Lab/CLS-ER: one cross-entropy over the concatenation of both batches, and
-a second forward of the replayed one for the distance, a mean over samples and classes. Which net answers is
-our reading of the paper, the stable one; the reference scores all three, and so do we, as `predictors`.
-Batch-norm statistics of the averaged nets come from the replayed batches alone. `statistics="working"` takes
-those of the working net instead, which makes it a different method.
+a second forward pass of the replayed batch for the distance, a mean over samples and classes. By our reading
+of the paper, the stable net predicts; the reference scores all three nets, and so do we, as `predictors`.
+The averaged nets get their batch-norm statistics from the replayed batches only. `statistics="working"`
+copies those of the working net instead, which makes it a different method.
 """
 
 from typing import Literal, NamedTuple
@@ -30,14 +30,16 @@ class Sample(NamedTuple):
 
 class CLSERConfig(ReplayConfig):
     memory_size: int = Field(200, ge=1, description="samples kept")
-    penalty: float = Field(0.75, ge=0, description="lambda, weight of the distance to the surer averaged net")
-    plastic_rate: float = Field(1.0, ge=0, le=1, description="odds of a step to move the plastic net")
-    plastic_decay: float = Field(0.99, ge=0, le=1, description="share of itself it keeps when moved, at most")
-    stable_rate: float = Field(1.0, ge=0, le=1, description="odds of a step to move the stable net")
-    stable_decay: float = Field(0.999, ge=0, le=1, description="share of itself it keeps when moved, at most")
-    eval_net: Literal["stable", "plastic", "working"] = Field("stable", description="the net that answers")
+    penalty: float = Field(0.75, ge=0, description="lambda, weight of the distance to the averaged net")
+    plastic_rate: float = Field(
+        1.0, ge=0, le=1, description="probability to update the plastic net in a step"
+    )
+    plastic_decay: float = Field(0.99, ge=0, le=1, description="maximal decay of the plastic net's average")
+    stable_rate: float = Field(1.0, ge=0, le=1, description="probability to update the stable net in a step")
+    stable_decay: float = Field(0.999, ge=0, le=1, description="maximal decay of the stable net's average")
+    eval_net: Literal["stable", "plastic", "working"] = Field("stable", description="the net that predicts")
     statistics: Statistics = Field(
-        "replay", description="of batch norm in averaged nets: of replayed batches, or the working net's own"
+        "replay", description="batch-norm statistics of averaged nets: replayed batches or working net"
     )
 
 
@@ -87,7 +89,7 @@ class CLSER(Method):
 
 
 def surer(stable: Tensor, plastic: Tensor, labels: Tensor) -> Tensor:
-    """Each sample's logits from the net that finds its label more probable; in a tie from the plastic one."""
+    """For each sample, the logits of the net that gives its label more probability; plastic in a tie."""
     right = labels[:, None]
     chosen = stable.softmax(1).gather(1, right) > plastic.softmax(1).gather(1, right)
     return torch.where(chosen, stable, plastic)

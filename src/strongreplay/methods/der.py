@@ -2,8 +2,8 @@
 
 Paper: Buzzega et al., "Dark Experience for General Continual Learning", 2020,
 https://arxiv.org/abs/2004.07211
-Reference: mammoth, tag neurips2020. Logits are stored as they were when the sample was met: before the
-step, on the augmented view, in training mode, all columns; the distance is the mean over batch and classes.
+Reference: mammoth, tag neurips2020. Each sample is stored with the logits of its first forward pass: before
+the step, augmented, in training mode, all columns. The distance is the mean over batch and classes.
 """
 
 from typing import NamedTuple
@@ -28,7 +28,7 @@ from strongreplay.protocol import Batch, Terms
 
 class Sample(NamedTuple):
     images: Tensor
-    logits: Tensor  # (M, C), the net's answer when the sample was met
+    logits: Tensor  # (M, C), the net's output when the sample was stored
 
 
 class DERConfig(ReplayConfig):
@@ -44,7 +44,7 @@ class DER(Method):
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
         logits = self.net(batch.inputs)
         terms = {"current": cross_entropy(logits, batch.labels)}
-        # With alpha 0 the replayed forward would still move batch-norm statistics, so it is left out.
+        # With alpha 0 a forward pass of replayed samples would still change batch-norm statistics: skip it.
         if len(self.memory) and self.config.alpha:
             replayed = self.memory.sample(replay_count(self.config, batch))
             replayed_logits = self.net(self.view(replayed.images))

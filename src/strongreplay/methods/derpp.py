@@ -2,8 +2,8 @@
 
 Paper: Buzzega et al., "Dark Experience for General Continual Learning", 2020,
 https://arxiv.org/abs/2004.07211
-Reference: mammoth, tag neurips2020. Two independent draws from memory, so three forward passes a step. Mind
-the letters: alpha weighs logits and beta labels here; in SER beta weighs forward consistency.
+Reference: mammoth, tag neurips2020. A step draws from memory twice, so it has three forward passes. Here
+alpha is the weight of logits and beta that of labels; in SER beta is the weight of forward consistency.
 """
 
 from typing import NamedTuple
@@ -28,7 +28,7 @@ from strongreplay.protocol import Batch, Terms
 class Sample(NamedTuple):
     images: Tensor
     labels: Tensor
-    logits: Tensor  # (M, C), the net's answer when the sample was met
+    logits: Tensor  # (M, C), the net's output when the sample was stored
 
 
 class DERPPConfig(AveragingConfig):

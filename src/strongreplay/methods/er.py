@@ -3,9 +3,8 @@
 Papers: Ratcliff 1990; Riemer et al., "Learning to Learn without Forgetting", 2019,
 https://arxiv.org/abs/1810.11910
 Reference: mammoth, tag neurips2020, which gave the published numbers: one cross-entropy over the
-concatenation of the arriving and the replayed batch. The SER paper writes a sum of two means; with batches
-of equal size its gradient is twice ours, so `loss="sum"` with the published learning rate is a stronger
-step.
+concatenation of the stream's and the replayed batch. The SER paper writes a sum of two means (`loss="sum"`);
+with batches of equal size its gradient is twice as large, so the published learning rate takes larger steps.
 """
 
 from typing import Literal, NamedTuple

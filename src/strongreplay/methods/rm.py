@@ -78,7 +78,7 @@ class RM(Method):
         self.heads = SavedGenerator(problem.generator("heads"))
         self.register_buffer("seen", torch.zeros(problem.num_classes, dtype=torch.bool))  # (C,)
 
-    def arriving(self, batch_size: int) -> int:
+    def stream_batch_size(self, batch_size: int) -> int:
         """All, until there is a memory; then the larger half, and the steps to come replay the other."""
         self.passes.count = batch_size // 2
         return batch_size - self.passes.count if len(self.memory) else batch_size

@@ -161,7 +161,7 @@ class Trainer:
     def announce(self, task: Task) -> None:
         """Say how many steps there will be, if all tasks that follow are as large as this one."""
         train, progress = self.config.train, self.progress or TaskProgress()
-        size = self.method.arriving(train.batch_size)
+        size = self.method.stream_batch_size(train.batch_size)
         steps = steps_in_epoch(len(task.train), size, bool(train.drop_last))
         before = self.steps_done - progress.epoch * steps - progress.step
         epochs = sum(train.epochs_of(number) for number in range(self.index, len(self.lessons)))

@@ -102,7 +102,7 @@ def train_task(
     if on_begin:
         on_begin(task)  # as the method wants to learn it
     train = task.train.to(device)
-    size = method.arriving(batch_size)
+    size = method.stream_batch_size(batch_size)
     num_steps = steps_in_epoch(len(train), size, drop_last)
     while progress.epoch < epochs:
         if progress.order is None:
