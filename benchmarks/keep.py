@@ -22,7 +22,7 @@ from PIL import Image
 from strongreplay.data.datasets import load
 from strongreplay.learner import Learner
 from strongreplay.protocol import Split
-from strongreplay.runs.run import describe_machine
+from strongreplay.runs.machine import describe_machine
 
 NAMES = {
     "mnist": ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"],

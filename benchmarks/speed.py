@@ -29,7 +29,7 @@ from strongreplay.memory import Memory
 from strongreplay.methods import METHODS, Method
 from strongreplay.nets import build_net
 from strongreplay.protocol import Problem, Split, Task, View, derive_generator
-from strongreplay.runs.run import processor_name
+from strongreplay.runs.machine import processor_name
 from strongreplay.training.engine import train_task
 from strongreplay.training.resources import peak_bytes, reset_peak
 

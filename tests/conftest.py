@@ -11,8 +11,12 @@ import torch
 from torch import nn
 
 from strongreplay.data.streams import Stream, split_by_class
+from strongreplay.methods.base import MAIN, Method
 from strongreplay.nets import Classifier, build_net
-from strongreplay.protocol import Problem, Split, derive_generator
+from strongreplay.protocol import Problem, Split, Task, derive_generator
+from strongreplay.training.engine import PhaseDefaults, PhaseLoop, TaskProgress, train_epoch
+from strongreplay.training.events import Listener
+from strongreplay.training.optimizers import with_gradients
 
 NUM_CLASSES, NUM_TASKS = 6, 3
 
@@ -58,6 +62,39 @@ def make_problem(stream: Stream, seed: int = 0) -> Problem:
 
 def weights(module: nn.Module) -> torch.Tensor:
     return torch.cat([value.detach().flatten().clone() for value in module.parameters()])
+
+
+def train_phase(method: Method, task: Task, name: str) -> None:
+    """One phase of a task from its beginning to its end, as the trainer trains it."""
+    phase = next(phase for phase in method.phases(task) if phase.name == name)
+    if phase.begin:
+        phase.begin()
+    defaults = PhaseDefaults(lambda images: images, 1, 32, torch.Generator())
+    loop = PhaseLoop(method, task, phase, defaults, TaskProgress(name))
+    optimizer = phase.make_optimizer(method.net, lambda given: torch.optim.SGD(given, lr=0.1))
+    with with_gradients(optimizer, phase.parameters is not None):
+        while loop.is_open:
+            train_epoch(loop, optimizer, Listener())
+
+
+def begin_learning(method: Method, task: Task) -> Task:
+    """All that comes before the first step of the main phase."""
+    task = method.begin_task(task)
+    names = [phase.name for phase in method.phases(task)]
+    for name in names[: names.index(MAIN)]:
+        train_phase(method, task, name)
+    main = method.phases(task)[names.index(MAIN)]
+    if main.begin:
+        main.begin()
+    return task
+
+
+def finish_learning(method: Method, task: Task) -> None:
+    """All that comes after the last step of the main phase."""
+    names = [phase.name for phase in method.phases(task)]
+    for name in names[names.index(MAIN) + 1 :]:
+        train_phase(method, task, name)
+    method.end_task(task)
 
 
 def assert_same(first: Any, second: Any, where: str = "") -> None:

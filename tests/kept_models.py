@@ -16,7 +16,10 @@ from PIL import Image
 
 from strongreplay.cli import main
 from strongreplay.data.datasets import load
-from strongreplay.models.learn import LearnOutcome, LearnRequest, Stopped, Watcher, learn
+from strongreplay.models.learn import LearnOutcome, LearnRequest, learn
+from strongreplay.protocol import Terms
+from strongreplay.training.events import Listener, Position
+from strongreplay.training.trainer import Interrupted
 
 NAMES = ("zero", "one", "two", "three", "four", "five")
 QUICK = {"net.name": "mlp", "net.width": 16, "train.epochs": 2, "train.lr": 0.03, "train.batch_size": 16}
@@ -53,21 +56,32 @@ def write_folder(folder: Path, classes: Sequence[int], start: int, count: int) -
     return folder
 
 
-def teach(state: Path, data: object, watcher: Watcher | None = None, **how: Any) -> LearnOutcome:
+def teach(state: Path, data: object, listeners: Sequence[Listener] = (), **how: Any) -> LearnOutcome:
     settings = {} if (state / "current").exists() else QUICK
     return learn(
         state,
         LearnRequest(data, settings=settings | how.pop("settings", {}), **how),
         CPU,
-        watcher or Watcher(),
+        listeners,
     )
 
 
+class StopsAfter(Listener):
+    """Wants a stop after so many steps."""
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+
+    def on_step(self, position: Position, terms: Terms) -> None:
+        self.left -= 1
+
+    def wants_stop(self) -> bool:
+        return self.left == 0
+
+
 def stop_in_the_middle(state: Path, data: object, **how: Any) -> None:
-    steps: list[object] = []
-    watcher = Watcher(step=steps.append, wants_stop=lambda: len(steps) == 2)
-    with pytest.raises(Stopped):
-        teach(state, data, watcher, **how)
+    with pytest.raises(Interrupted):
+        teach(state, data, [StopsAfter(2)], **how)
 
 
 def make_model(folder: Path, settings: dict[str, Any] | None = None) -> Path:

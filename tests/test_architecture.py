@@ -27,8 +27,9 @@ ALLOWED: dict[str, set[str]] = {
     "methods": BASE | {"data", "extensions", "memory", "nets", "sampling"},
     "training": BASE | {"data", "extensions", "memory", "methods", "metrics", "nets", "storage"},
     "runs": BASE | {"data", "methods", "metrics", "nets", "storage", "training", ""},
-    "models": BASE | {"data", "memory", "methods", "nets", "runs", "sampling", "storage", "training", ""},
-    "learner": BASE | {"data", "models", "training"},
+    "models": BASE | {"data", "memory", "methods", "nets", "sampling", "storage", "training", ""},
+    "progress": BASE | {"training"},
+    "learner": BASE | {"data", "models", "progress", "storage", "training"},
     "report": {"errors", "methods", "metrics", "runs", "storage"},
     "cli": BASE
     | {
@@ -39,6 +40,7 @@ ALLOWED: dict[str, set[str]] = {
         "metrics",
         "models",
         "nets",
+        "progress",
         "report",
         "runs",
         "storage",

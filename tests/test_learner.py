@@ -19,7 +19,7 @@ from strongreplay.methods import METHODS
 from strongreplay.models.parts import sample_bytes
 from strongreplay.nets import seeded_init
 from strongreplay.protocol import derive_generator
-from strongreplay.runs.trainer import Trainer, Watcher
+from strongreplay.runs.run import StreamTrainer
 
 NAMES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 QUICK: dict[str, Any] = {"net": "mlp", "lr": 0.1, "batch_size": 16, "device": "cpu"}
@@ -49,7 +49,7 @@ def accuracy(learner: Learner, digits: Stream) -> float:
 @pytest.mark.parametrize("name", [name for name, row in METHODS.items() if row.grows])
 def test_a_learner_with_a_fixed_head_learns_what_a_run_does_to_the_bit(name: str, digits: Stream) -> None:
     config = resolve("split-digits", name, 20, settings={"train.epochs": 2})
-    trainer = Trainer(config, None, torch.device("cpu"), Watcher())
+    trainer = StreamTrainer(config, None, torch.device("cpu"))
     trainer.go()
     learner = Learner(
         **QUICK | {"lr": config.train.lr, "batch_size": config.train.batch_size},

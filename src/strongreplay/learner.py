@@ -4,7 +4,8 @@
 are a `Model`; an update works on a copy, so one that fails or is refused changes nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,8 +35,13 @@ from strongreplay.models.model import Model
 from strongreplay.models.parts import model_of, parts_of
 from strongreplay.models.settings import OWN, ModelSettings, make_settings
 from strongreplay.models.store import Store, Version
-from strongreplay.models.update import Report, Update
+from strongreplay.models.update import Report, Update, update_checkpoints
+from strongreplay.progress import ProgressBar
+from strongreplay.storage import files
+from strongreplay.storage.lock import locked
+from strongreplay.storage.records import fingerprint
 from strongreplay.training.devices import find_device
+from strongreplay.training.events import Listener
 
 
 class Refused(RunError):
@@ -52,7 +58,12 @@ class Refused(RunError):
 
 
 class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Keeps what it learnt; `net` is a name, or a module whose answers are taken for features."""
+    """Keeps what it learnt; `net` is a name, or a module whose answers are taken for features.
+
+    With a `checkpoint` folder the state of the training is kept there every minute: the same call in a new
+    process continues an update that was killed, and the folder is removed when the update is done.
+    `listeners` hear of every step (see `strongreplay.training.events`); `verbose` shows a progress bar.
+    """
 
     def __init__(
         self,
@@ -73,6 +84,9 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         settings: Mapping[str, Any] | None = None,
         device: str = "auto",
         seed: int = 0,
+        checkpoint: str | Path | None = None,
+        listeners: Sequence[Listener] = (),
+        verbose: bool = False,
     ) -> None:
         self.net, self.method, self.memory = net, method, memory
         self.epochs, self.lr, self.batch_size, self.val = epochs, lr, batch_size, val
@@ -84,6 +98,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             device,
             seed,
         )
+        self.checkpoint, self.listeners, self.verbose = checkpoint, listeners, verbose
 
     # Learning
 
@@ -113,13 +128,30 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             | {f"train.{key}": value for key, value in plan.train.model_dump().items()}
         )
         held = read_chunk(guard, shape=model.shape) if guard is not None else None
-        lesson = Update(model, chunk, held, announced)
-        lesson.go()
-        report = lesson.finish(float("inf") if max_drop is None else max_drop)
+        place = None if self.checkpoint is None else Path(self.checkpoint)
+        base = getattr(self, "about_", {}).get("lesson")
+        name = fingerprint({"base": base, "chunk": chunk.fingerprint, **model.plan.to_dict()})
+        checkpoints = update_checkpoints(place, name) if place else None
+        with locked(place) if place else nullcontext(), self._listening() as listeners:
+            update = Update(model, chunk, held, announced, listeners, checkpoints)
+            with update.trainer.reported():
+                update.train("remove the folder")
+                report = update.finish(float("inf") if max_drop is None else max_drop)
+        if place:
+            files.remove_quietly(place)
         if not report.verdict.passed:
             raise Refused(report)
-        self.model_, self.about_ = model, describe(model, chunk, report, "", 0.0)
+        self.model_, self.about_ = model, describe(model, chunk, report, name, 0.0)
         return report
+
+    @contextmanager
+    def _listening(self) -> Iterator[list[Listener]]:
+        """The listeners, and a progress bar if the learner is verbose."""
+        if not self.verbose:
+            yield list(self.listeners)
+            return
+        with ProgressBar() as bar:
+            yield [*self.listeners, bar]
 
     def _candidate(self, chunk: Chunk) -> Model:
         own = self.net if isinstance(self.net, nn.Module) else None

@@ -353,10 +353,10 @@ def test_without_room_for_anything_nothing_begins(state: Path, photos: Path, tmp
 
 def fill_disk_for_checkpoints() -> None:
     """A checkpoint is due after every step."""
-    from strongreplay.models import learn as update
+    from strongreplay.models import update
 
     fill_disk_for_commit()
-    update.EVERY = 0.0
+    update.CHECKPOINT_SECONDS = 1e-9
 
 
 def test_without_room_for_a_checkpoint_it_says_what_to_do(ser: Ser, state: Path, photos: Path) -> None:

@@ -3,17 +3,16 @@
 import re
 import sys
 from dataclasses import replace
-from multiprocessing import Pipe, get_context
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from strongreplay.cli import main
-from strongreplay.cli.grid_progress import GridProgress
 from strongreplay.cli.reproduce import choose, config_for, fingerprints_now, standing_of
 from strongreplay.errors import ConfigError
-from strongreplay.runs.grid import Job, Worker
+from strongreplay.progress import GridProgress
+from strongreplay.runs.grid import Job
 from strongreplay.runs.paper import PaperCell
 
 QUICK = (("train.epochs", 1),)
@@ -99,7 +98,7 @@ def test_a_failing_run_is_told_by_the_exit_code(
     monkeypatch.setattr("strongreplay.cli.reproduce.items", lambda protocol="full": (wild, SGD))
     assert ser(monkeypatch, "reproduce", "table2", "--seeds", "1", "--threads", "1", "--device", "cpu") == 1
     told = capsys.readouterr().err
-    assert "failed: split-digits sgd seed 0 stopped at" in told
+    assert "split-digits sgd seed 0: failed: stopped at" in told
     assert "error: 1 of 2 runs failed" in told
     assert len(list((paper / "results").rglob("seed-0.json"))) == 1
 
@@ -148,15 +147,14 @@ def test_the_live_table_shows_what_is_recorded_beside_what_is_published(
     assert ser(monkeypatch, "reproduce", "table2", "--only", "er", "--seeds", "2", "--device", "cpu") == 0
     so_far, _ = standing_of(list(CELLS), config, Path("results"))
     assert re.fullmatch(r"\d\d\.\d\d ± \d+\.\d\d \(2\) / \d\d\.\d\d ± \d+\.\d\d \(2\)", so_far)
-    board = GridProgress([config], lambda config: standing_of(list(CELLS), config, Path("results")))
-    with Pipe()[0] as link:
-        job = Job(config, Worker(get_context("spawn").Process(), link), done=50, total=200)
-        console = Console(width=150)
-        with console.capture() as shown:
-            console.print(board.table([job]))
-        board.tick([job])  # a kept state had 50 of its 200 steps
-        job.done, board.began = 100, board.began - 60
-        board.tick([job])
+    job, console = Job.of(config), Console(width=150)
+    job.done, job.total = 50, 200
+    progress = GridProgress([job], lambda job: standing_of(list(CELLS), job.config, Path("results")))
+    with console.capture() as shown:
+        console.print(progress.table([job]))
+    progress.on_tick([job])  # a kept state had 50 of its 200 steps
+    job.done, progress.began = 100, progress.began - 60
+    progress.on_tick([job])
     assert re.search(
         rf"split-digits er m20 seed 0 +25 % +50 of 200 +{re.escape(so_far)} +99\.00", shown.get()
     )

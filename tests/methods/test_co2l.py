@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import NUM_CLASSES, make_net, make_problem, weights
+from conftest import NUM_CLASSES, finish_learning, make_net, make_problem, train_phase, weights
 from test_gem import count_passes
 from test_methods_common import first_batch, learn, same_state, state_bytes
 from test_replay_methods import optimizer_of
@@ -302,7 +302,7 @@ def test_the_probe_changes_the_head_and_nothing_else(view: str, stream: Stream) 
     method.observe(first_batch(stream), optimizer_of(method))
     method.net.zero_grad()
     before = state_bytes(method)
-    method.probe(stream[0].train)
+    train_phase(method, stream[0], "probe")
     changed = {key for key, value in state_bytes(method).items() if not torch.equal(value, before[key])}
     assert changed == {"net.classifier.head.weight", "net.classifier.head.bias"}
     assert all(parameter.grad is None for parameter in method.net.parameters())
@@ -323,15 +323,21 @@ def test_how_the_probe_is_set_makes_no_difference_to_the_encoder(stream: Stream)
 def test_the_head_is_fitted_anew_after_every_task_to_task_and_memory(stream: Stream) -> None:
     method = build(stream, probe_view="plain", probe_epochs=30)
     fitted: list[Split] = []
-    probe = method.probe
+    probe_data = method.probe_data
 
-    def spy(train: Split) -> None:
+    def spy(train: Split) -> Split:
         fitted.append(train)
+        return probe_data(train)
+
+    method.probe_data = spy  # type: ignore[method-assign]
+    begin = method.clear_head
+
+    def clear() -> None:
         with torch.no_grad():
             method.net.classifier.head.weight.fill_(50)  # whatever stood there is forgotten
-        probe(train)
+        begin()
 
-    method.probe = spy  # type: ignore[method-assign]
+    method.clear_head = clear  # type: ignore[method-assign]
     learn(method, stream)
     assert [sorted(split.labels.unique().tolist()) for split in fitted] == [[0, 1], [0, 1, 2, 3], [*range(6)]]
     assert [len(split) for split in fitted] == [80, 80 + 24, 80 + 24]
@@ -352,7 +358,7 @@ def test_every_class_is_drawn_equally_often(view: str) -> None:
     )
     split = Split(torch.full((400, 1, 4, 4), 128, dtype=torch.uint8), torch.tensor([0] * 360 + [1] * 40))
     method.plain_view = lambda images: torch.full(images.shape, 0.5)
-    method.probe(split)
+    train_phase(method, Task(0, (0, 1), split, split), "probe")
     odds = method.predict(torch.full((1, 1, 4, 4), 0.5)).softmax(1)
     assert odds[0, 0].item() == pytest.approx(0.5, abs=0.05)  # 0.9 if images were drawn equally often
 
@@ -367,7 +373,7 @@ def test_rates_of_the_probe_and_its_passes(stream: Stream, monkeypatch: pytest.M
         return descend(optimizer, terms)
 
     monkeypatch.setattr("strongreplay.methods.co2l.descend", spy)
-    method.probe(stream[0].train)
+    train_phase(method, stream[0], "probe")
     expected = [1.0] * 12 + [0.2] * 3 + [0.04] * 3 + [0.008] * 2
     assert rates == pytest.approx([rate for rate in expected for _ in range(3)])  # 80 images in 32s
 
@@ -379,7 +385,7 @@ def test_a_strong_probe_sees_each_image_anew_and_a_plain_one_asks_the_encoder_on
         method.net.classifier.body.register_forward_hook(
             lambda net, given, answer, sizes=sizes: sizes.append(len(given[0]))
         )
-        method.probe(stream[0].train)
+        train_phase(method, stream[0], "probe")
     assert asked == {"strong": [80] * 5, "plain": [80]}
 
 
@@ -412,7 +418,7 @@ def test_memory_is_full_after_every_task_and_balanced(size: int, stream: Stream)
         for number, task in enumerate(stream):
             extended = method.begin_task(task)
             assert len(extended.train) == 80 + len(before)
-            method.end_task(extended)
+            finish_learning(method, extended)
             assert len(method.memory) == size
             seen = 2 * number + 2
             groups = counts(method)[: seen - 2], counts(method)[seen - 2 : seen]
@@ -431,7 +437,7 @@ def test_the_chosen_are_a_random_part_of_each_class(stream: Stream) -> None:
     chosen = []
     for seed in range(2):
         method = Co2L(make_net(), make_problem(stream, seed), Co2LConfig(memory_size=20, probe_epochs=1))
-        method.end_task(method.begin_task(stream[0]))
+        finish_learning(method, method.begin_task(stream[0]))
         chosen.append(method.memory.rows.images.clone())
     first = stream[0].train.inputs[stream[0].train.labels == 0][:10]
     assert not torch.equal(chosen[0], chosen[1])
@@ -479,7 +485,7 @@ def test_the_old_net_is_the_net_at_the_end_of_the_task_before(stream: Stream) ->
     assert not torch.equal(weights(method.net), taken)
     method.begin_task(stream[1])  # a resumed run asks again
     assert torch.equal(weights(method.teacher), taken)
-    method.end_task(method.begin_task(stream[1]))
+    finish_learning(method, method.begin_task(stream[1]))
     assert torch.equal(weights(method.teacher), weights(method.net))  # another one for the next task
 
 
@@ -522,7 +528,7 @@ def test_a_resumed_run_with_strong_views_continues_to_the_bit(bn: str, stream: S
     other.train()
     for method in (straight, other):
         steps(method, stream[2], 2, 5)
-        method.end_task(method.begin_task(stream[2]))
+        finish_learning(method, method.begin_task(stream[2]))
     assert same_state(state_bytes(straight), state_bytes(other))
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import NUM_CLASSES, make_net, make_problem, weights
+from conftest import NUM_CLASSES, finish_learning, make_net, make_problem, weights
 from test_gem import count_passes
 from test_methods_common import build as build_any
 from test_methods_common import first_batch, learn, memories
@@ -75,7 +75,7 @@ def test_the_rate_decays_with_every_sample_over_all_tasks(stream: Stream) -> Non
             method.observe(first_batch(stream, task, size), optimizer)
             assert optimizer.param_groups[0]["lr"] == 0.1 * 0.999**presented
             presented += size
-        method.end_task(stream[task])
+        finish_learning(method, stream[task])
 
 
 @pytest.mark.parametrize(("decay", "left"), [(0.99999935, 0.197), (0.99999927, 0.161)])
@@ -211,7 +211,7 @@ def test_fitting_the_correction_leaves_weights_and_running_statistics_alone(stre
     method.train()
     before = {name: value.clone() for name, value in net.state_dict().items()}
     correction = method.correction.clone()
-    method.end_task(stream[1])
+    finish_learning(method, stream[1])
     assert not torch.equal(correction, method.correction)
     assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
     assert all(module.training for module in net.modules())
@@ -231,7 +231,7 @@ def test_the_correction_lowers_the_loss_on_memory_and_carries_over(stream: Strea
     assert costs[0] < costs[1]
     held = method.correction.clone()
     method.config = method.config.model_copy(update={"bic_epochs": 0})
-    method.end_task(stream[2])
+    finish_learning(method, stream[2])
     assert torch.equal(method.correction, held)
     assert method.corrected.tolist() == [False] * 4 + [True] * 2
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import NUM_CLASSES, make_net, make_problem, weights
+from conftest import NUM_CLASSES, finish_learning, make_net, make_problem, train_phase, weights
 from test_gem import count_passes
 from test_methods_common import build as build_any
 from test_methods_common import first_batch, learn, same_state, state_bytes
@@ -102,7 +102,7 @@ def test_there_is_an_anchor_for_every_class_of_every_finished_task(stream: Strea
     sizes = []
     for task in stream:
         method.observe(first_batch(stream, task.index), optimizer_of(method))
-        method.end_task(task)
+        finish_learning(method, task)
         assert method.anchors is not None
         sizes.append(tuple(method.anchors.shape))
     assert sizes == [(2, 1, 6, 6), (4, 1, 6, 6), (6, 1, 6, 6)]
@@ -121,11 +121,13 @@ def test_learning_lowers_the_objective_of_every_anchor(stream: Stream) -> None:
     method = build(stream, anchor_lr=0.01)
     learn(method, tasks(stream, 1), epochs=2)
     labels = torch.tensor([0, 1])
-    start = torch.rand(2, 1, 6, 6, generator=torch.Generator().manual_seed(0))
-    state = method.memory.generator.get_state()
-    copy = method.fine_tuned()
-    method.memory.generator.set_state(state)
-    learnt = method.learn_anchors(start, labels)
+    train_phase(method, stream[0], "fine-tune")
+    start, copy = method.drawn, method.tuned.copy
+    assert start is not None
+    assert copy is not None
+    train_phase(method, stream[0], "anchors")
+    learnt = method.drawn
+    assert learnt is not None
     with torch.no_grad():
         before, after = (method.anchor_losses(anchors, labels, copy) for anchors in (start, learnt))
     assert (after < before).all()
@@ -150,8 +152,11 @@ def test_the_objective_by_hand(stream: Stream) -> None:
 def test_the_copy_takes_its_steps_on_memory(stream: Stream) -> None:
     method = after_task_one(stream, anchor_lr=0.3, finetune_size=8)
     state = method.memory.generator.get_state()
-    copy = method.fine_tuned()
+    train_phase(method, stream[0], "fine-tune")
+    copy = method.tuned.copy
+    assert copy is not None
     method.memory.generator.set_state(state)
+    torch.rand(2, 1, 6, 6, generator=method.memory.generator)  # the new anchors
     replayed = method.memory.sample(8)
     loss = cross_entropy(method.net(stream.test_view(replayed.images)), replayed.labels)
     assert torch.allclose(weights(copy), weights(method.net) - 0.3 * gradient(method.net, loss), atol=1e-7)
@@ -162,7 +167,7 @@ def test_making_anchors_leaves_weights_and_running_statistics_alone(stream: Stre
     learn(method, tasks(stream, 1), epochs=1)
     method.train()
     before = {name: value.clone() for name, value in method.net.state_dict().items()}
-    method.end_task(stream[0])
+    finish_learning(method, stream[0])
     assert all(torch.equal(before[name], value) for name, value in method.net.state_dict().items())
     assert all(module.training for module in method.net.modules())
 
@@ -212,7 +217,7 @@ def test_the_ring_keeps_the_last_samples_of_every_task(stream: Stream) -> None:
         last = task.train.inputs[32:40].flatten(1)
         assert torch.equal(stored.unique(dim=0), last.unique(dim=0))
         assert len(method.memory) == 8 * (number + 1)
-        method.end_task(task)
+        finish_learning(method, task)
     method.begin_task(stream[0])  # a fourth task of three: the first ring is used again
     method.memory.add(Sample(stream[0].train.inputs[:2], stream[0].train.labels[:2]))
     assert len(method.memory) == 24

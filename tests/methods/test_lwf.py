@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import NUM_CLASSES, make_net, make_problem, weights
+from conftest import NUM_CLASSES, begin_learning, make_net, make_problem, weights
 from test_gem import count_passes
 from test_methods_common import first_batch, learn
 from test_replay_methods import optimizer_of
@@ -84,7 +84,7 @@ def test_with_both_weights_zero_it_is_sgd_among_seen_classes_to_the_bit(stream: 
 def test_one_step_has_the_gradient_of_all_three_terms(stream: Stream) -> None:
     method = build(stream, alpha=3.0, l2=5e-4, warmup_epochs=0)
     learn(method, first_task(stream))
-    method.begin_task(stream[1])
+    begin_learning(method, stream[1])
     assert method.targets is not None
     batch = first_batch(stream, 1)
     logits = method.net(batch.inputs)
@@ -104,7 +104,7 @@ def test_one_step_has_the_gradient_of_all_three_terms(stream: Stream) -> None:
 def test_the_first_task_has_no_warm_up_and_no_targets(stream: Stream) -> None:
     method = build(stream)
     before, task = weights(method.net), stream[0]
-    assert method.begin_task(task) is task
+    assert begin_learning(method, task) is task
     assert torch.equal(before, weights(method.net))
     assert method.targets is None
     assert list(method.observe(first_batch(stream), optimizer_of(method))) == ["current", "l2"]
@@ -115,7 +115,7 @@ def test_warm_up_moves_the_new_rows_of_the_head_and_nothing_else(stream: Stream)
     learn(method, first_task(stream), epochs=1)
     method.train()
     before = {name: value.clone() for name, value in method.net.state_dict().items()}
-    method.begin_task(stream[1])
+    begin_learning(method, stream[1])
     after = method.net.state_dict()
     for name, value in before.items():
         if name.startswith("head"):
@@ -131,7 +131,7 @@ def test_warm_up_lowers_the_loss_among_new_columns(stream: Stream) -> None:
     for epochs in (0, 20):
         method = build(stream, warmup_epochs=epochs, warmup_lr=0.3)
         learn(method, first_task(stream))
-        method.begin_task(stream[1])
+        begin_learning(method, stream[1])
         train = stream[1].train
         logits = method.net(stream.test_view(train.inputs))[:, 2:4]
         losses.append(cross_entropy(logits, train.labels - 2).item())
@@ -142,7 +142,7 @@ def test_warm_up_without_a_new_class_changes_nothing(stream: Stream) -> None:
     method = build(stream)
     learn(method, first_task(stream))
     before = weights(method.net)
-    method.begin_task(stream[0])
+    begin_learning(method, stream[0])
     assert torch.equal(before, weights(method.net))
     assert method.targets is not None
 
@@ -152,7 +152,7 @@ def recorded(stream: Stream, order: Tensor, **settings: Any) -> Tensor:
     method = build(stream, warmup_epochs=0, **settings)
     learn(method, first_task(stream))
     task = stream[1]
-    method.begin_task(task.with_train(task.train.take(order)))
+    begin_learning(method, task.with_train(task.train.take(order)))
     assert method.targets is not None
     return method.targets
 
@@ -169,7 +169,7 @@ def test_the_loss_looks_targets_up_by_row(stream: Stream) -> None:
     for rows in (torch.arange(16), torch.arange(16).flip(0)):
         method = build(stream, warmup_epochs=0, alpha=1.0)
         learn(method, first_task(stream))
-        method.begin_task(stream[1])
+        begin_learning(method, stream[1])
         split = stream[1].train
         assert method.targets is not None
         assert len(method.targets.unique(dim=0)) == 80  # a wrong row would show
@@ -190,7 +190,7 @@ def test_targets_are_plain_answers_to_normalised_images_or_bare_pixels_by_a_swit
     for targets, shown in (("normalised", view), ("raw", lambda images: images.float() / 255)):
         method = build(stream, net=resnet(), warmup_epochs=0, targets=targets)
         learn(method, first_task(stream), epochs=1)
-        method.begin_task(stream[1])
+        begin_learning(method, stream[1])
         method.eval()
         with torch.no_grad():
             expected = (method.net(shown(stream[1].train.inputs))[:, :2] / 2).softmax(1)
@@ -209,7 +209,7 @@ def test_targets_are_dropped_at_the_end_of_a_task(stream: Stream) -> None:
 def test_a_step_costs_one_forward_and_one_backward(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
     method = build(stream)
     learn(method, first_task(stream), epochs=1)
-    method.begin_task(stream[1])
+    begin_learning(method, stream[1])
     batch, optimizer = first_batch(stream, 1), optimizer_of(method)
     assert count_passes(method, monkeypatch, lambda: method.observe(batch, optimizer)) == (1, 1)
 

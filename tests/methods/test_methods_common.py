@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import NUM_CLASSES, make_net, make_problem, weights
+from conftest import NUM_CLASSES, begin_learning, finish_learning, make_net, make_problem, weights
 from pydantic import ValidationError
 from torch import Tensor, nn
 
@@ -14,8 +14,9 @@ from strongreplay.memory import Memory
 from strongreplay.methods import METHODS
 from strongreplay.methods.base import Method, OldNet
 from strongreplay.nets import Classifier, build_net
-from strongreplay.protocol import Batch, Problem, Split, derive_generator
+from strongreplay.protocol import Batch, Problem, Split, Terms, derive_generator
 from strongreplay.training.engine import evaluate, train_task
+from strongreplay.training.events import Listener, Position
 
 every_method = pytest.mark.parametrize("name", METHODS)
 EVERYTHING = tuple(range(NUM_CLASSES))
@@ -38,6 +39,16 @@ def net_for(name: str, seed: int = 0) -> Classifier:
     return build_net(net, (1, 6, 6), NUM_CLASSES, derive_generator(seed, "net"), width=8)
 
 
+class Steps(Listener):
+    """Calls a function after every step."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call = call
+
+    def on_step(self, position: Position, terms: Terms) -> None:
+        self.call()
+
+
 def learn(
     method: Method, stream: Stream, seed: int = 0, epochs: int = 4, on_step: Callable[[], None] | None = None
 ) -> list[dict[str, float]]:
@@ -47,7 +58,7 @@ def learn(
         optimizer = torch.optim.SGD(method.net.parameters(), lr=0.1)
         history += train_task(
             method, task, view, optimizer, epochs=epochs, batch_size=16, generator=order,
-            on_step=(lambda position: on_step()) if on_step else None,
+            listener=Steps(on_step) if on_step else None,
         )  # fmt: skip
     return history
 
@@ -257,10 +268,10 @@ def test_saved_in_the_middle_of_a_task_it_continues_to_the_bit(name: str, stream
             if number % 5 == 0 or number == start:  # every task gets a new one
                 optimizer = torch.optim.SGD(method.net.parameters(), lr=0.1)
             if number % 5 == 0:
-                method.begin_task(stream[number // 5])
+                begin_learning(method, stream[number // 5])
             method.observe(batches[number], optimizer)
             if number % 5 == 4:
-                method.end_task(stream[number // 5])
+                finish_learning(method, stream[number // 5])
 
     straight, early = build(name, make_problem(stream)), build(name, make_problem(stream))
     steps(straight, 0, 15)

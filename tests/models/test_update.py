@@ -7,13 +7,16 @@ from typing import Any
 import pytest
 import torch
 from conftest import assert_same
+from kept_models import StopsAfter
 from torch import Tensor
 
 from strongreplay import build_stream
 from strongreplay.data.streams import Stream
 from strongreplay.errors import ConfigError, DataError, RunError
-from strongreplay.models.learn import LearnRequest, Stopped, Watcher, learn, verdict_of
+from strongreplay.models.learn import LearnRequest, learn, verdict_of
 from strongreplay.models.store import Store
+from strongreplay.training.events import Listener, RunInfo
+from strongreplay.training.trainer import Interrupted
 
 CPU = torch.device("cpu")
 QUICK: dict[str, Any] = {"net.name": "mlp", "train.lr": 0.1, "train.epochs": 1, "train.batch_size": 16}
@@ -39,14 +42,18 @@ def test_an_update_that_was_stopped_goes_on_to_the_same_bit(digits: Stream, tmp_
         learn(tmp_path / name, order(digits, 0), CPU)
     learn(tmp_path / "whole", order(digits, 1), CPU)
     for number in range(1, 3):  # the first call is stopped after 7 steps, the second after 7 more
-        left = [True, *[False] * 6]
-        with pytest.raises(Stopped, match=f"after step {7 * number} of"):
-            learn(tmp_path / "stopped", order(digits, 1), CPU, Watcher(wants_stop=left.pop))
+        with pytest.raises(Interrupted, match=f"after step {7 * number} of"):
+            learn(tmp_path / "stopped", order(digits, 1), CPU, [StopsAfter(7)])
         assert Store(tmp_path / "stopped").current == "v1"
     with pytest.raises(RunError, match="--restart"):
         learn(tmp_path / "stopped", order(digits, 2), CPU)
     told: list[str] = []
-    learn(tmp_path / "stopped", order(digits, 1), CPU, Watcher(told=told.append))
+
+    class Told(Listener):
+        def on_message(self, text: str) -> None:
+            told.append(text)
+
+    learn(tmp_path / "stopped", order(digits, 1), CPU, [Told()])
     assert any("after step 14" in text for text in told)
     whole, stopped = (Store(tmp_path / name).read("v2")[1] for name in ("whole", "stopped"))
     assert_same(whole, stopped)
@@ -66,12 +73,12 @@ def test_a_refused_update_is_kept_aside_and_can_be_accepted(digits: Stream, tmp_
     candidate, _ = Store(tmp_path).read("candidate")
     assert verdict_of(candidate.about) == refused.report.verdict
     steps: list[int] = []
-    again = learn(
-        tmp_path,
-        order(digits, 1, settings=settings, max_drop=5.0),
-        CPU,
-        Watcher(begin=lambda done, total: steps.append(total)),
-    )
+
+    class Started(Listener):
+        def on_start(self, run: RunInfo) -> None:
+            steps.append(run.num_steps)
+
+    again = learn(tmp_path, order(digits, 1, settings=settings, max_drop=5.0), CPU, [Started()])
     assert again.version is None
     accepted = learn(tmp_path, order(digits, 1, settings=settings, max_drop=5.0, accept=True), CPU)
     assert accepted.version is not None

@@ -2,15 +2,18 @@
 
 import os
 import signal
-import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from strongreplay.runs.config import RunConfig, resolve
 from strongreplay.runs.estimate import num_steps, plain_step, seconds, trial_of
-from strongreplay.runs.grid import Grid, Job, RunOptions, missing, name_of, run_recorded
-from strongreplay.runs.run import Watcher, state_folder
+from strongreplay.runs.grid import Grid, Job, RunOptions, exit_reason, sort_out
+from strongreplay.runs.run import run, state_folder
 from strongreplay.storage.checkpoints import folders_with_state
 from strongreplay.storage.records import read_record, record_path
 
@@ -21,80 +24,124 @@ def config(method: str = "ser", seed: int = 0, settings: dict[str, float] | None
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> RunOptions:
+def options(tmp_path: Path) -> RunOptions:
     return RunOptions(tmp_path / "out", tmp_path / "data", "cpu")
 
 
-def go(grid: Grid) -> list[Job]:
-    return list(grid.go(lambda: False, lambda running: None))
+class Diary:
+    """Writes down what a grid reports."""
+
+    def __init__(self, stop_when: Callable[[list[Job]], bool] = lambda running: False) -> None:
+        self.most, self.messages, self.stopping, self.stop_when = 0, list[str](), False, stop_when
+
+    def on_tick(self, running: list[Job]) -> None:
+        self.most = max(self.most, len(running))
+        self.stopping = self.stopping or self.stop_when(running)
+
+    def on_message(self, name: str, text: str) -> None:
+        self.messages.append(f"{name}: {text}")
+
+    def wants_stop(self) -> bool:
+        return self.stopping
 
 
-def test_runs_in_processes_leave_the_records_of_runs_here(session: RunOptions, tmp_path: Path) -> None:
-    configs = [config(seed=seed) for seed in (0, 1)]
-    most: list[int] = []
-    jobs = list(
-        Grid(configs, session, num_jobs=2).go(lambda: False, lambda running: most.append(len(running)))
-    )
-    assert [job.ended and job.ended[0] for job in jobs] == ["recorded", "recorded"]
-    assert max(most) == 2
-    here = run_recorded(configs[0], RunOptions(tmp_path / "here", tmp_path, "cpu"), Watcher())
-    there = read_record(record_path(session.out, configs[0].to_dict()))
-    assert there.results == here.results
-    assert there.measured["hardware"]["threads"] == max(1, (os.cpu_count() or 1) // 2)
-    assert missing(configs, session.out) == ([], [])
+def go(configs: list[RunConfig], options: RunOptions, diary: Diary | None = None, **how: Any) -> list[Job]:
+    return list(Grid([Job.of(one) for one in configs], options, **how).go(diary or Diary()))
 
 
-def test_a_failing_run_is_told_and_the_rest_go_on(session: RunOptions) -> None:
+def ends(jobs: list[Job]) -> list[str]:
+    return [job.ended[0] for job in jobs if job.ended]
+
+
+def test_runs_in_processes_leave_the_records_of_runs_here(options: RunOptions, tmp_path: Path) -> None:
+    configs, diary, here = [config(seed=seed) for seed in (0, 1)], Diary(), tmp_path / "here"
+    assert ends(go(configs, options, diary, num_jobs=2)) == ["recorded", "recorded"]
+    assert diary.most == 2
+    assert ends(go(configs, RunOptions(here, tmp_path, "cpu"), threads=1)) == ["recorded", "recorded"]
+    for one in configs:
+        there = read_record(record_path(options.out, one.to_dict()))
+        assert there.results == read_record(record_path(here, one.to_dict())).results
+        assert there.measured["hardware"]["threads"] == max(1, (os.cpu_count() or 1) // 2)
+    recorded, absent, problems = sort_out(configs, options.out)
+    assert (ends(recorded), absent, problems) == (["skipped", "skipped"], [], [])
+
+
+@pytest.mark.parametrize("num_jobs", [1, 2])
+def test_a_failing_run_is_told_and_the_rest_go_on(num_jobs: int, options: RunOptions) -> None:
     bad, good = config("sgd", settings={"train.lr": 1e30}), config("sgd")
-    jobs = go(Grid([bad, good], session, threads=1))
-    ends = {name_of(job.config) if job.config is good else "bad": job.ended for job in jobs}
-    assert ends["bad"] is not None
-    assert ends["bad"][0] == "failed"
-    assert "loss term" in ends["bad"][1]
-    assert (ends[name_of(good)] or ("", ""))[0] == "recorded"
+    jobs = {id(job.config): job.ended or ("", "") for job in go([bad, good], options, num_jobs=num_jobs)}
+    assert jobs[id(bad)][0] == "failed"
+    assert "loss term" in jobs[id(bad)][1]
+    assert jobs[id(good)][0] == "recorded"
 
 
-def test_a_killed_process_is_a_failed_run(session: RunOptions) -> None:
-    grid = Grid([config(settings={"train.epochs": 500})], session, threads=1)
+def kill_when(done: Callable[[Job], bool], times: int) -> Callable[[list[Job]], bool]:
+    """Kills the process of a job that is so far, so many times."""
     killed: list[int] = []
 
-    def kill(running: list[Job]) -> None:
-        if running and running[0].done and not killed:
-            killed.append(running[0].worker.process.pid or 0)
-            os.kill(killed[0], signal.SIGKILL)
+    def kill(running: list[Job]) -> bool:
+        job = running[0] if running else None
+        if job and job.worker and done(job) and len(killed) < times and job.attempts > len(killed):
+            killed.append(job.worker.process.pid or 0)
+            os.kill(killed[-1], signal.SIGKILL)
+        return False
 
-    jobs = list(grid.go(lambda: False, kill))
-    assert killed
-    assert [job.ended for job in jobs] == [("failed", "its process ended with code -9 and said nothing")]
+    return kill
 
 
-def test_a_stop_keeps_states_and_starts_nothing_more(session: RunOptions) -> None:
+def test_a_run_whose_process_is_killed_is_tried_again_from_its_checkpoint(options: RunOptions) -> None:
+    often = replace(options, checkpoint_every="5")
+    long, diary = config(settings={"train.epochs": 40}), Diary(kill_when(lambda job: job.done > 20, 1))
+    assert ends(go([long], often, diary, num_jobs=2, threads=1)) == ["recorded"]
+    assert "ended by SIGKILL" in diary.messages[0]
+    assert "going on after step" in diary.messages[1]
+    found = read_record(record_path(options.out, long.to_dict()))
+    torch.set_num_threads(1)
+    assert found.results == run(long).results
+
+
+def test_a_run_whose_process_is_killed_twice_has_failed(options: RunOptions) -> None:
+    diary = Diary(kill_when(lambda job: job.done > 0, 2))
+    jobs = go([config(settings={"train.epochs": 500})], options, diary, num_jobs=2, threads=1)
+    assert ends(jobs) == ["failed"]
+    assert "ended by SIGKILL" in (jobs[0].ended or ("", ""))[1]
+
+
+@pytest.mark.parametrize("num_jobs", [1, 2])
+def test_a_stop_keeps_states_and_starts_nothing_more(num_jobs: int, options: RunOptions) -> None:
     long = [config(seed=seed, settings={"train.epochs": 500}) for seed in range(3)]
-    seen: list[Job] = []
-    began = time.monotonic()
-
-    def wants_stop() -> bool:
-        assert time.monotonic() - began < 120
-        return any(job.done for job in seen)
-
-    grid = Grid(long, session, threads=1)
-    jobs = list(grid.go(wants_stop, lambda running: seen.extend(running)))
-    assert [job.ended and job.ended[0] for job in jobs] == ["stopped"]
-    assert folders_with_state(session.out) == [state_folder(session.out, long[0])]
-    assert len(missing(long, session.out)[0]) == 3
+    diary = Diary(lambda running: all(job.done for job in running) and len(running) == num_jobs)
+    jobs = go(long, options, diary, num_jobs=num_jobs, threads=1)
+    assert ends(jobs) == ["stopped"] * num_jobs
+    assert folders_with_state(options.out) == sorted(
+        state_folder(options.out, one) for one in long[:num_jobs]
+    )
+    assert len(sort_out(long, options.out)[1]) == 3
 
 
-def test_damaged_records_are_named_and_made_again(session: RunOptions) -> None:
+def test_damaged_records_are_named_and_made_again(options: RunOptions) -> None:
     one = config("sgd")
-    path = record_path(session.out, one.to_dict())
+    path = record_path(options.out, one.to_dict())
     path.parent.mkdir(parents=True)
     path.write_text("{")
-    absent, problems = missing([one], session.out)
-    assert absent == [one]
-    assert len(problems) == 1
+    recorded, absent, problems = sort_out([one], options.out)
+    assert (recorded, [job.config for job in absent], len(problems)) == ([], [one], 1)
     assert str(path) in problems[0]
-    assert (go(Grid(absent, session, threads=1))[0].ended or ("", ""))[0] == "recorded"
-    assert missing([one], session.out) == ([], [])
+    assert ends(go([one], options)) == ["recorded"]
+    assert len(sort_out([one], options.out)[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (3, "exit code 3"),
+        (-9, "SIGKILL; a system that is out of memory"),
+        (-11, "SIGSEGV"),
+        (-90, "signal 90"),
+    ],
+)
+def test_the_reason_of_a_death_is_told(code: int, reason: str) -> None:
+    assert reason in exit_reason(code)
 
 
 def test_estimates_count_the_steps_of_a_run() -> None:

@@ -16,15 +16,16 @@ from torch import Tensor
 
 from strongreplay.errors import ConfigError, RunError
 from strongreplay.methods import METHODS, Method
-from strongreplay.runs import trainer as trainer
+from strongreplay.protocol import Terms
+from strongreplay.runs import run as runs
 from strongreplay.runs.config import RunConfig, resolve
-from strongreplay.runs.run import CheckpointInterval, Interrupted, Keeper, StoppedRun, run, state_folder
-from strongreplay.runs.trainer import Watcher
+from strongreplay.runs.run import CheckpointInterval, Interrupted, StoppedRun, run, state_folder
 from strongreplay.storage import state
 from strongreplay.storage.checkpoints import TENSORS, checkpoints
 from strongreplay.storage.records import RunRecord, fingerprint
 from strongreplay.storage.state import Tree, read_newest
-from strongreplay.training.engine import Position
+from strongreplay.training.checkpoints import Checkpoints
+from strongreplay.training.events import Listener, Position
 
 SETTINGS = {"data.tasks": 3, "train.epochs": 2, "train.first_epochs": None, "train.batch_size": 64}
 
@@ -46,13 +47,13 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class DiesAt(Watcher):
+class DiesAt(Listener):
     """Takes its process down after a step, or while a task is being judged."""
 
     def __init__(self, steps: int | None = None, judging: bool = False) -> None:
         self.steps, self.judging, self.seen, self.asked = steps, judging, 0, 0
 
-    def step(self, position: Position) -> None:
+    def on_step(self, position: Position, terms: Terms) -> None:
         self.seen, self.asked = self.seen + 1, 0
         if self.seen == self.steps:
             die()
@@ -66,15 +67,16 @@ class DiesAt(Watcher):
         return False
 
 
-def go_on(config: RunConfig, out: Path, watcher: Watcher | None = None, every: str = "2") -> None:
-    record = run(config, out=out, watcher=watcher, checkpoint_every=every, resume=True, keep_state=True)
+def go_on(config: RunConfig, out: Path, listener: Listener | None = None, every: str = "2") -> None:
+    listeners = [listener] if listener else []
+    record = run(config, out=out, listeners=listeners, checkpoint_every=every, resume=True, keep_state=True)
     (out / "done.json").write_text(json.dumps(record.results))
 
 
 def final(config: RunConfig, out: Path) -> tuple[Any, Tree]:
     found = read_newest(state_folder(out, config))
     assert found is not None
-    tree = {key: value for key, value in found.tree.items() if key not in ("started", "phases")}
+    tree = {key: value for key, value in found.tree.items() if key not in ("started", "measured")}
     return json.loads((out / "done.json").read_text()), tree
 
 
@@ -106,8 +108,8 @@ def test_every_method_killed_goes_on_to_the_bit(
     with monkeypatch.context() as patch:
         dies_while_writing(patch, 5)
         assert in_a_process(lambda: go_on(config, out)) == -signal.SIGKILL
-    for watcher in kills:
-        code = in_a_process(lambda watcher=watcher: go_on(config, out, watcher))  # type: ignore[misc]
+    for listener in kills:
+        code = in_a_process(lambda listener=listener: go_on(config, out, listener))  # type: ignore[misc]
         assert code == -signal.SIGKILL
     assert in_a_process(lambda: go_on(config, out)) == 0
     straight, killed = final(config, tmp_path / "straight"), final(config, out)
@@ -135,21 +137,21 @@ def test_ser_survives_25_kills_at_random_moments(tmp_path: Path) -> None:
 
 
 def test_asked_to_stop_while_the_untrained_net_is_judged_it_does(tmp_path: Path) -> None:
-    class Hurried(Watcher):
+    class Hurried(Listener):
         def wants_stop(self) -> bool:
             return True
 
     config = config_for("ser")
     with pytest.raises(Interrupted, match="stopped before the first step; its state is kept"):
-        run(config, out=tmp_path, watcher=Hurried())
+        run(config, out=tmp_path, listeners=[Hurried()])
     assert run(config, out=tmp_path, resume=True).results == run(config).results
 
 
 def test_asked_to_stop_it_keeps_its_state_and_says_where(tmp_path: Path) -> None:
-    class Impatient(Watcher):
+    class Impatient(Listener):
         steps = 0
 
-        def step(self, position: Position) -> None:
+        def on_step(self, position: Position, terms: Terms) -> None:
             self.steps += 1
 
         def wants_stop(self) -> bool:
@@ -159,14 +161,14 @@ def test_asked_to_stop_it_keeps_its_state_and_says_where(tmp_path: Path) -> None
     with pytest.raises(
         Interrupted, match=r"stopped after step 8 of \d+; its state is kept in .*seed-0.state"
     ):
-        run(config, out=tmp_path / "stopped", watcher=Impatient())  # no interval: it is kept all the same
+        run(config, out=tmp_path / "stopped", listeners=[Impatient()])  # no interval: it is kept all the same
     told = list[str]()
 
-    class Listener(Watcher):
-        def told(self, text: str) -> None:
+    class Told(Listener):
+        def on_message(self, text: str) -> None:
             told.append(text)
 
-    resumed = run(config, out=tmp_path / "stopped", watcher=Listener(), resume=True)
+    resumed = run(config, out=tmp_path / "stopped", listeners=[Told()], resume=True)
     assert told[0].startswith("going on after step 8, task 1")
     assert resumed.results == run(config).results
 
@@ -196,11 +198,11 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(tmp_pat
     file.write_bytes(damaged)
     told = list[str]()
 
-    class Listener(Watcher):
-        def told(self, text: str) -> None:
+    class Told(Listener):
+        def on_message(self, text: str) -> None:
             told.append(text)
 
-    record = run(config, out=tmp_path, resume=True, watcher=Listener())
+    record = run(config, out=tmp_path, resume=True, listeners=[Told()])
     assert "SHA-256 does not fit" in told[0]
     assert str(before) in told[1]
     assert record.results == run(config).results
@@ -209,20 +211,20 @@ def test_a_damaged_newest_checkpoint_is_named_and_the_one_before_is_used(tmp_pat
 def test_numbers_that_are_none_stop_a_run_and_the_last_finite_state_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, make = list[Method](), trainer.make_method
+    made, make = list[Method](), runs.make_method
 
     def make_and_show(*arguments: Any) -> Method:
         made.append(make(*arguments))
         return made[-1]
 
-    monkeypatch.setattr(trainer, "make_method", make_and_show)
+    monkeypatch.setattr(runs, "make_method", make_and_show)
 
-    class Poison(Watcher):
+    class Poison(Listener):
         """Stands for a broken chip: weights turn into not-a-number in the middle of an epoch."""
 
         steps = 0
 
-        def step(self, position: Position) -> None:
+        def on_step(self, position: Position, terms: Terms) -> None:
             self.steps += 1
             if self.steps == 7:
                 with torch.no_grad():
@@ -230,7 +232,7 @@ def test_numbers_that_are_none_stop_a_run_and_the_last_finite_state_is_named(
 
     config = config_for("er", **{"train.epochs": 4})
     with pytest.raises(StoppedRun, match=r"finite.*The last checkpoint with finite numbers: .*state-0"):
-        run(config, out=tmp_path, checkpoint_every="2", watcher=Poison())
+        run(config, out=tmp_path, checkpoint_every="2", listeners=[Poison()])
     found = read_newest(state_folder(tmp_path, config))
     assert found is not None
     assert found.manifest["step"] == 6
@@ -296,16 +298,10 @@ def test_long_runs_are_kept_every_five_minutes_without_being_told(
 ) -> None:
     clock, written = [0.0], list[int]()
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    whole = trainer.Trainer(config_for("sgd"), None, torch.device("cpu"), Watcher())
-    keeper = Keeper(whole, tmp_path, None)
-
-    def keep() -> None:
-        written.append(whole.steps_done)
-        keeper.last_time = clock[0]
-
-    monkeypatch.setattr(keeper, "keep", keep)
-    whole.steps_total = steps_total
+    checkpoints = Checkpoints(tmp_path)
     for step in range(1, steps_total):
-        whole.steps_done, clock[0] = step, float(step)
-        keeper.pause()
+        clock[0] = float(step)
+        if checkpoints.is_due(step, steps_total):
+            checkpoints.write({}, {"step": step})
+            written.append(step)
     assert written == kept_at

@@ -14,10 +14,12 @@ import torch
 from strongreplay import metrics
 from strongreplay.data import datasets
 from strongreplay.errors import ConfigError
+from strongreplay.protocol import Terms
 from strongreplay.runs.config import resolve
-from strongreplay.runs.run import Scores, StoppedRun, Watcher, find_device, run, source_commit
+from strongreplay.runs.machine import source_commit
+from strongreplay.runs.run import StoppedRun, find_device, run
 from strongreplay.storage.records import RunRecord
-from strongreplay.training.engine import Position
+from strongreplay.training.events import Listener, Position, RunInfo, Scores
 
 QUICK = {"train.epochs": 2}
 
@@ -171,22 +173,22 @@ def test_a_diverging_run_stops_and_keeps_what_it_had() -> None:
     assert "phases" in partial.measured
 
 
-def test_a_watcher_hears_of_every_step_and_task() -> None:
-    class Diary(Watcher):
+def test_a_listener_hears_of_every_step_and_task() -> None:
+    class Diary(Listener):
         def __init__(self) -> None:
             self.steps, self.total, self.rows = 0, 0, list[int]()
 
-        def begin(self, num_steps: int, num_tasks: int, steps_done: int = 0) -> None:
-            self.total = num_steps
+        def on_start(self, run: RunInfo) -> None:
+            self.total = run.num_steps
 
-        def step(self, position: Position) -> None:
+        def on_step(self, position: Position, terms: Terms) -> None:
             self.steps += 1
 
-        def evaluated(self, index: int, scores: Scores) -> None:
+        def on_task(self, index: int, scores: Scores) -> None:
             self.rows.append(index)
 
     diary = Diary()
-    run(resolve("split-digits", "sgd", settings=QUICK), watcher=diary)
+    run(resolve("split-digits", "sgd", settings=QUICK), listeners=[diary])
     assert diary.rows == [0, 1, 2, 3, 4]
     assert (
         abs(diary.steps - diary.total) <= 5 * 2
@@ -208,12 +210,12 @@ def test_every_net_of_a_method_is_in_the_record() -> None:
 def test_a_long_first_task_and_kept_momentum() -> None:
     made = list[int]()
 
-    class Diary(Watcher):
-        def step(self, position: Position) -> None:
+    class Diary(Listener):
+        def on_step(self, position: Position, terms: Terms) -> None:
             made.append(position.epoch)
 
     settings = QUICK | {"train.epochs": 1, "train.first_epochs": 3, "train.momentum": 0.9}
-    fresh = run(resolve("split-digits", "sgd", settings=settings), watcher=Diary())
+    fresh = run(resolve("split-digits", "sgd", settings=settings), listeners=[Diary()])
     assert sorted(set(made)) == [0, 1, 2]
     assert [len(terms) for terms in fresh.results["terms"]] == [3, 1, 1, 1, 1]
     kept = run(resolve("split-digits", "sgd", settings=settings | {"train.keep_momentum": True}))

@@ -15,7 +15,8 @@ from strongreplay.methods.base import descend
 from strongreplay.methods.ser import SER
 from strongreplay.methods.sgd import SGD
 from strongreplay.protocol import Batch, Split, Terms
-from strongreplay.training.engine import NonFiniteError, Position, evaluate, train_task
+from strongreplay.training.engine import NonFiniteError, evaluate, train_task
+from strongreplay.training.events import Listener, Position
 from strongreplay.training.rates import stepped
 
 
@@ -39,11 +40,24 @@ class Diary(Method):
         return {"current": torch.tensor(1.0)}
 
 
+class Heard(Listener):
+    """Writes down what is reported."""
+
+    def __init__(self) -> None:
+        self.positions, self.epochs = list[Position](), list[tuple[dict[str, float], float]]()
+
+    def on_step(self, position: Position, terms: Terms) -> None:
+        self.positions.append(position)
+
+    def on_epoch(self, position: Position, terms: dict[str, float], rate: float, seconds: float) -> None:
+        self.epochs.append((terms, rate))
+
+
 def test_every_sample_is_seen_once_an_epoch_in_a_new_order_and_the_last_batch_is_kept(stream: Stream) -> None:
-    diary, positions, view = Diary(), list[Position](), stream.test_view
+    diary, heard, view = Diary(), Heard(), stream.test_view
     history = train_task(
         diary, stream[0], stream.test_view, torch.optim.SGD(diary.parameters()), epochs=2, batch_size=32,
-        generator=generator(), on_step=positions.append,
+        generator=generator(), listener=heard,
     )  # fmt: skip
     assert [len(rows) for rows in diary.rows] == [32, 32, 16] * 2
     for batch in diary.batches:
@@ -53,7 +67,8 @@ def test_every_sample_is_seen_once_an_epoch_in_a_new_order_and_the_last_batch_is
     assert sorted(first) == sorted(second) == list(range(80))
     assert first != second
     assert history == [{"current": 1.0}] * 2
-    assert positions[-1] == Position(task=0, epoch=1, step=2, num_steps=3)
+    assert heard.positions[-1] == Position(task=0, epoch=1, step=2, num_steps=3, steps_done=6)
+    assert heard.epochs == [({"current": 1.0}, 0.001)] * 2
 
 
 def test_a_batch_has_the_ids_of_its_rows_where_the_split_has_ids(stream: Stream) -> None:
@@ -72,12 +87,12 @@ def test_a_batch_has_the_ids_of_its_rows_where_the_split_has_ids(stream: Stream)
 
 def test_milestones_count_finished_epochs(stream: Stream) -> None:
     method = SGD(make_net(), make_problem(stream))
-    optimizer, rates = torch.optim.SGD(method.parameters(), lr=1.0), list[float]()
+    optimizer, heard = torch.optim.SGD(method.parameters(), lr=1.0), Heard()
     train_task(
         method, stream[0], stream.test_view, optimizer, epochs=3, batch_size=80, generator=generator(),
-        rate=stepped(1.0, [2], 0.1), on_step=lambda position: rates.append(optimizer.param_groups[0]["lr"]),
+        rate=stepped(1.0, [2], 0.1), listener=heard,
     )  # fmt: skip
-    assert rates == [1.0, 1.0, pytest.approx(0.1)]
+    assert [rate for _, rate in heard.epochs] == [1.0, 1.0, pytest.approx(0.1)]
 
 
 @pytest.mark.parametrize(("size", "sizes"), [(32, [32, 32]), (80, [80]), (100, [80])])

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,14 +10,11 @@ import typer
 
 from strongreplay.cli.commands import KEEP, Command
 from strongreplay.cli.learn_report import print_outcome
-from strongreplay.cli.text import printable
 from strongreplay.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from strongreplay.cli.progress import StopRequest
-    from strongreplay.models.learn import LearnOutcome, LearnRequest, Watcher
+    from strongreplay.models.learn import LearnOutcome, LearnRequest
     from strongreplay.models.store import Store, Version
-    from strongreplay.training.engine import Position
 
 REFUSED = 3  # exit code
 
@@ -131,8 +127,8 @@ def learn_command(
 
     from strongreplay.models.learn import MAX_DROP, LearnRequest
     from strongreplay.models.store import Store
-    from strongreplay.runs.config import parse_settings
     from strongreplay.training.devices import find_device
+    from strongreplay.training.settings import parse_settings
 
     settings |= parse_settings(pairs)
     if threads:
@@ -190,15 +186,16 @@ def is_number(text: str) -> bool:
 
 def learn(state: Path, order: "LearnRequest", device: Any) -> "LearnOutcome":
     """With a bar; a stop says how to go on."""
-    from strongreplay.cli.progress import StopRequest
     from strongreplay.models import learn as update
+    from strongreplay.progress import ProgressBar, StopRequest
+    from strongreplay.training.trainer import Interrupted
 
-    with StopRequest() as stop, Bar(stop) as bar:
+    with StopRequest() as stop, ProgressBar(stop) as bar:
         try:
-            return update.learn(state, order, device, bar.watcher())
-        except update.Stopped as error:
+            return update.learn(state, order, device, [bar])
+        except Interrupted as error:
             stopped = str(error)
-    typer.echo(stopped, err=True)
+    typer.echo(f"{stopped}; the same command goes on from here", err=True)
     raise typer.Exit(128 + (stop.asked or 2))
 
 
@@ -212,72 +209,6 @@ def accept_candidate(store: "Store", keep: int) -> "Version":
         version = store.accept({"act": "accept"})
         store.prune(keep)
     return version
-
-
-class Bar:
-    """Reading and learning as one bar on a terminal; in a log, a line now and then."""
-
-    def __init__(self, stop: "StopRequest") -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-        from strongreplay.cli.progress import LINE_SECONDS, REDRAW_SECONDS
-
-        self.stop, self.console = stop, Console(stderr=True)
-        name = TextColumn("{task.description}", markup=False)
-        columns = (name, BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-        self.progress = Progress(
-            *columns,
-            console=self.console,
-            transient=True,
-            redirect_stdout=False,
-            disable=not self.console.is_terminal,
-        )
-        self.task = self.progress.add_task("starting", total=None)
-        self.pause = REDRAW_SECONDS if self.console.is_terminal else LINE_SECONDS
-        self.done, self.total, self.next = 0, 0, time.monotonic() + self.pause
-
-    def __enter__(self) -> "Bar":
-        self.progress.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.progress.stop()
-
-    def watcher(self) -> "Watcher":
-        from strongreplay.models.learn import Watcher
-
-        return Watcher(self.loading, self.begin, self.step, self.told, self.wants_stop)
-
-    def loading(self, what: str, done: int, total: int) -> None:
-        from strongreplay.models.learn import Stopped
-
-        if self.stop.asked is not None:
-            raise Stopped("stopped while reading; nothing has changed")
-        self.show(what, done, total)
-
-    def begin(self, done: int, total: int) -> None:
-        self.done, self.total = done, total
-        self.progress.reset(self.task, total=total, completed=done, description="learning")
-
-    def step(self, position: "Position") -> None:
-        self.done += 1
-        self.show(f"learning, epoch {position.epoch + 1}", self.done, self.total)
-
-    def show(self, what: str, done: int, total: int) -> None:
-        if time.monotonic() < self.next:
-            return
-        self.next = time.monotonic() + self.pause
-        if self.console.is_terminal:
-            self.progress.update(self.task, description=what, completed=done, total=total)
-        else:
-            self.told(f"{what}: {done:,} of {total:,}")
-
-    def told(self, text: str) -> None:
-        self.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
-
-    def wants_stop(self) -> bool:
-        return self.stop.asked is not None
 
 
 COMMAND = Command("learn", learn_command, KEEP, 10)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from strongreplay.report.page import Found
     from strongreplay.report.verdicts import Cell
     from strongreplay.runs.config import RunConfig
-    from strongreplay.runs.grid import RunOptions
+    from strongreplay.runs.grid import Job, RunOptions
     from strongreplay.storage.records import RunRecord
 
 app = typer.Typer(
@@ -282,8 +282,8 @@ def run_cells(
     chosen: list[PaperCell], seeds: list[int], session: "RunOptions", jobs: int, threads: int | None
 ) -> None:
     """Make the runs that are missing; several cells may need the same one."""
-    from strongreplay.cli.grid_progress import GridProgress
-    from strongreplay.runs.grid import Grid, missing
+    from strongreplay.cli.run import exit_if_failed, make_runs
+    from strongreplay.runs.grid import sort_out
     from strongreplay.storage.records import fingerprint
 
     runnable = [item for item in chosen if item.is_runnable]
@@ -293,32 +293,21 @@ def run_cells(
         for seed in seeds
         for config in [config_for(item, seed)]
     }
-    absent, problems = missing(list(configs.values()), session.out)
-    for problem in problems:
-        print_line(problem, err=True)
-    there = len(configs) - len(absent)
-    print_line(
-        f"cells {len(runnable)}, runs {len(configs)}: {there} recorded, {len(absent)} to make", err=True
-    )
+    recorded, absent, problems = sort_out(configs.values(), session.out)
+    there = f"{len(recorded)} recorded, {len(absent)} to make"
+    print_line(f"cells {len(runnable)}, runs {len(configs)}: {there}", err=True)
 
-    def standing(config: "RunConfig") -> tuple[str, str]:
-        return standing_of([i for i in runnable if i.stream == config.stream], config, session.out)
+    def standing(job: "Job") -> tuple[str, str]:
+        own = [item for item in runnable if item.stream == job.config.stream]
+        return standing_of(own, job.config, session.out)
 
-    board = GridProgress(absent, standing)
-    failed = stopped = 0
-    with board:
-        for job in Grid(absent, session, jobs, threads).go(board.wants_stop, board.tick):
-            assert job.ended
-            board.ended(job)
-            failed += job.ended[0] == "failed"
-            stopped += job.ended[0] == "stopped"
+    progress, ended = make_runs([], absent, problems, session, jobs, threads, standing)
     print_table(verdict_table(judged(chosen, session.out)))
-    if board.stop.asked is not None:
+    if progress.stop.asked is not None:
+        stopped = sum(job.ended is not None and job.ended[0] == "stopped" for job in ended)
         print_line(f"stopped; {stopped} runs kept their state. Go on with the same command.", err=True)
-        raise typer.Exit(128 + board.stop.asked)
-    if failed:
-        print_line(f"error: {failed} of {len(absent)} runs failed; see above", err=True)
-        raise typer.Exit(1)
+        raise typer.Exit(128 + progress.stop.asked)
+    exit_if_failed(ended)
 
 
 def standing_of(chosen: list[PaperCell], config: "RunConfig", out: Path) -> tuple[str, str]:

@@ -1,6 +1,47 @@
-"""ser resume: go on with runs that were stopped."""
+"""ser resume: goes on with stopped runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from strongreplay.cli.commands import STUDY, Command
-from strongreplay.cli.run import resume_command
+from strongreplay.cli.options import choose_data_folder
+from strongreplay.cli.run import run_to_the_end
+from strongreplay.errors import ConfigError
+
+
+def resume_command(
+    folder: Annotated[Path, typer.Argument(help="A folder with stopped runs, or one run's .state folder.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Data folder.", show_default="$STRONGREPLAY_DATA, else the cache folder"),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="Another device.", show_default="the same")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.", show_default="as many")] = None,
+    checkpoint_every: Annotated[
+        str | None, typer.Option(metavar="5m|90s|STEPS", help="Keep the state this often.")
+    ] = None,
+) -> None:
+    """Go on with every stopped run in a folder, to the bit as if it had never stopped."""
+    from strongreplay.runs.config import config_of
+    from strongreplay.runs.grid import RunOptions
+    from strongreplay.runs.run import find_device, state_folder
+    from strongreplay.runs.stopped import read_stopped
+    from strongreplay.storage.checkpoints import checkpoints, folders_with_state
+
+    stopped = folders_with_state(folder)
+    if not stopped:
+        raise ConfigError(f"{folder}: no stopped run in there; see: ser run --help")
+    for path in stopped:
+        found = read_stopped(checkpoints(path)[0])
+        config = config_of(found.config, found.recipe)
+        out = path.parent.parent.parent
+        if state_folder(out, config).resolve() != path.resolve():
+            raise ConfigError(f"{path}: the folder was renamed; it must be {state_folder(Path(), config)}")
+        place = str(find_device(device or found.device))
+        options = RunOptions(out, choose_data_folder(data), place, checkpoint_every)
+        run_to_the_end([config], options, threads=threads or found.threads)
+
 
 COMMAND = Command("resume", resume_command, STUDY, 20)

@@ -1,21 +1,19 @@
-"""ser run and ser resume: every finished seed leaves a record, every stopped one a state to go on from."""
+"""ser run: learns streams. Every finished run leaves a record, every stopped one a state to go on from."""
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from strongreplay.cli.commands import STUDY, Command
-from strongreplay.cli.options import ProtocolName, choose_data_folder, parse_seeds
+from strongreplay.cli.options import Jobs, ProtocolName, choose_data_folder, parse_seeds
 from strongreplay.errors import ConfigError
 from strongreplay.runs.recipes import recipe_of
 
 if TYPE_CHECKING:
-    from strongreplay.cli.progress import StopRequest
+    from strongreplay.progress import GridProgress, Standing
     from strongreplay.runs.config import RunConfig
-    from strongreplay.runs.grid import RunOptions
-    from strongreplay.storage.records import RunRecord
+    from strongreplay.runs.grid import Job, RunOptions
 
 
 def run_command(
@@ -42,8 +40,9 @@ def run_command(
         typer.Option(help="Data folder.", show_default="$STRONGREPLAY_DATA, else the cache folder"),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps ...")] = "auto",
+    jobs: Jobs = 1,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads.", show_default="PyTorch's choice")
+        int | None, typer.Option(min=1, help="CPU threads of a run.", show_default="PyTorch's choice")
     ] = None,
     checkpoint_every: Annotated[
         str | None,
@@ -67,74 +66,74 @@ def run_command(
         raise ConfigError("--method must name at least one method; see: ser list methods")
     numbers = parse_seeds(seeds)
 
-    import torch
-
     from strongreplay.runs.config import parse_settings
     from strongreplay.runs.grid import RunOptions
     from strongreplay.runs.run import CheckpointInterval, find_device
 
-    if threads:
-        torch.set_num_threads(threads)
     if checkpoint_every:
         CheckpointInterval.parse(checkpoint_every)
     place = str(find_device(device))
     configs = plan(stream, names, memory, numbers, parse_settings(settings), recipe_of(protocol, recipe))
-    run_to_the_end(configs, RunOptions(out, choose_data_folder(data), place, checkpoint_every, keep_state))
+    options = RunOptions(out, choose_data_folder(data), place, checkpoint_every, keep_state)
+    run_to_the_end(configs, options, jobs, threads)
 
 
-def resume_command(
-    folder: Annotated[Path, typer.Argument(help="A folder with stopped runs, or one run's .state folder.")],
-    data: Annotated[
-        Path | None,
-        typer.Option(help="Data folder.", show_default="$STRONGREPLAY_DATA, else the cache folder"),
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="Another device.", show_default="the same")] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.", show_default="as many")] = None,
-    checkpoint_every: Annotated[
-        str | None, typer.Option(metavar="5m|90s|STEPS", help="Keep the state this often.")
-    ] = None,
+def run_to_the_end(
+    configs: "list[RunConfig]", options: "RunOptions", jobs: int = 1, threads: int | None = None
 ) -> None:
-    """Go on with every stopped run in a folder, to the bit as if it had never stopped."""
-    import torch
-
-    from strongreplay.runs.config import config_of
-    from strongreplay.runs.grid import RunOptions
-    from strongreplay.runs.run import find_device, state_folder
-    from strongreplay.runs.stopped import read_stopped
-    from strongreplay.storage.checkpoints import checkpoints, folders_with_state
-
-    stopped = folders_with_state(folder)
-    if not stopped:
-        raise ConfigError(f"{folder}: no stopped run in there; see: ser run --help")
-    for path in stopped:
-        found = read_stopped(checkpoints(path)[0])
-        config = config_of(found.config, found.recipe)
-        out = path.parent.parent.parent
-        if state_folder(out, config).resolve() != path.resolve():
-            raise ConfigError(f"{path}: the folder was renamed; it must be {state_folder(Path(), config)}")
-        torch.set_num_threads(threads or found.threads)
-        place = str(find_device(device or found.device))
-        run_to_the_end([config], RunOptions(out, choose_data_folder(data), place, checkpoint_every, False))
-
-
-def run_to_the_end(configs: "list[RunConfig]", session: "RunOptions") -> None:
     """All runs, then the table and picture; a stop says what is kept and how to go on."""
     from strongreplay.cli.compare import print_comparison
-    from strongreplay.cli.progress import StopRequest
-    from strongreplay.runs.run import Interrupted
+    from strongreplay.runs.grid import find_record, sort_out
 
-    finished: list[RunRecord] = []
-    with StopRequest() as stop:
-        try:
-            run_all(configs, finished, session, stop)
-        except Interrupted as error:
-            typer.echo(
-                f"\n{error}. {len(finished)} of {len(configs)} runs are recorded in {session.out}. "
-                f"Go on with the same command, or with: ser resume {session.out}",
-                err=True,
-            )
-            raise typer.Exit(128 + (stop.asked or 2)) from None
-    print_comparison(finished, session.out)
+    recorded, absent, problems = sort_out(configs, options.out)
+    progress, ended = make_runs(recorded, absent, problems, options, jobs, threads)
+    finished = [job for job in (*recorded, *ended) if job.ended and job.ended[0] in ("recorded", "skipped")]
+    if progress.stop.asked is not None:
+        said = "".join(f"{job.ended[1]}. " for job in ended if job.ended and job.ended[0] == "stopped")
+        typer.echo(
+            f"\n{said or 'stopped. '}{len(finished)} of {len(configs)} runs are recorded in {options.out}. "
+            f"Go on with the same command, or with: ser resume {options.out}",
+            err=True,
+        )
+        raise typer.Exit(128 + progress.stop.asked)
+    kept = {id(job.config) for job in finished}
+    records = [find_record(config, options.out) for config in configs if id(config) in kept]
+    if records:
+        print_comparison([record for record in records if record], options.out)
+    exit_if_failed(ended)
+
+
+def make_runs(
+    recorded: "list[Job]",
+    absent: "list[Job]",
+    problems: list[str],
+    options: "RunOptions",
+    jobs: int,
+    threads: int | None,
+    standing: "Standing | None" = None,
+) -> "tuple[GridProgress, list[Job]]":
+    """Make the runs that are absent, with a line for each that ends; what `ser run` and `reproduce` share."""
+    from strongreplay.progress import GridProgress
+    from strongreplay.runs.grid import Grid
+
+    ended = []
+    with GridProgress(absent, standing) as progress:
+        for problem in problems:
+            progress.say(problem)
+        for job in recorded:
+            assert job.ended
+            progress.on_message(job.name, job.ended[1])
+        for job in Grid(absent, options, jobs, threads).go(progress):
+            progress.on_job(job)
+            ended.append(job)
+    return progress, ended
+
+
+def exit_if_failed(ended: "list[Job]") -> None:
+    failed = [job for job in ended if job.ended and job.ended[0] == "failed"]
+    if failed:
+        typer.echo(f"error: {len(failed)} of {len(ended)} runs failed; see above", err=True)
+        raise typer.Exit(1)
 
 
 def plan(
@@ -175,40 +174,6 @@ def warn_small_memory(stream: str, memory: int, names: list[str]) -> None:
             "some classes will never be replayed",
             err=True,
         )
-
-
-def run_all(
-    configs: "list[RunConfig]", finished: "list[RunRecord]", session: "RunOptions", stop: "StopRequest"
-) -> None:
-    """Run what is not recorded yet, with one bar for all and one for the run at hand."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from strongreplay.cli.progress import BarWatcher
-    from strongreplay.errors import DataError
-    from strongreplay.runs.grid import find_record, headline, name_of, run_recorded
-    from strongreplay.storage.records import record_path
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        overall = progress.add_task("all runs", total=len(configs))
-        for config in configs:
-            name, record, start = name_of(config), None, time.perf_counter()
-            try:
-                record = find_record(config, session.out)
-            except DataError as error:
-                console.print(f"{name}: {error}; running again", highlight=False, soft_wrap=True)
-            if record:
-                path = record_path(session.out, config.to_dict())
-                told = f"recorded already, skipped ({path})"
-            else:
-                with BarWatcher(progress, name, stop) as watcher:
-                    record = run_recorded(config, session, watcher)
-                told = f"{headline(record)} in {time.perf_counter() - start:.1f} s"
-            finished.append(record)
-            progress.advance(overall)
-            console.print(f"{name}: {told}", highlight=False, soft_wrap=True)
 
 
 COMMAND = Command("run", run_command, STUDY, 10)

@@ -48,7 +48,8 @@ class Phase:
     epochs: int | None
     observe: Step
     data: Split | Callable[[], Split] | None = None  # none: the task's training data; empty: no steps
-    parameters: Iterable[Any] | None = None  # tensors or parameter groups; none: those of the net
+    # Tensors or parameter groups; none: those of the net
+    parameters: Iterable[Any] | Callable[[], Iterable[Any]] | None = None
     optimizer: Callable[[Iterable[Any]], Optimizer] | None = None  # makes one from the parameters
     rate: Callable[[int, float], float] | None = None  # from the epoch and the fraction of it that is done
     batch_size: int | None = None
@@ -60,11 +61,21 @@ class Phase:
     begin: Callable[[], None] | None = None  # called once, before the first step; not after a resume
 
     @classmethod
-    def of_steps(cls, name: str, count: int, observe: Step, begin: Callable[[], None] | None = None) -> Self:
-        """A phase of `count` steps that choose their own samples; the batches passed to them are empty."""
-        rows = Split(torch.empty(count, 0), torch.zeros(count, dtype=torch.int64))
+    def of_steps(
+        cls, name: str, count: Callable[[], int], observe: Step, begin: Callable[[], None] | None = None
+    ) -> Self:
+        """A phase of `count()` steps that choose their own samples; the batches passed to them are empty."""
+
+        def rows() -> Split:
+            return Split(torch.empty(count(), 0), torch.zeros(count(), dtype=torch.int64))
+
         order = torch.Generator()
-        return cls(name, 1, observe, data=rows, batch_size=1, view=unchanged, generator=order, begin=begin)
+        return cls(name, 1, observe, rows, batch_size=1, view=unchanged, generator=order, begin=begin)
+
+    def make_optimizer(self, net: nn.Module, usual: Callable[[Iterable[Any]], Optimizer]) -> Optimizer:
+        """The optimiser of the phase, or the usual one, for the parameters of the phase."""
+        given = self.parameters() if callable(self.parameters) else self.parameters
+        return (self.optimizer or usual)(net.parameters() if given is None else given)
 
 
 def unchanged(images: Tensor) -> Tensor:

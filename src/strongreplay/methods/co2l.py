@@ -14,6 +14,8 @@ first by tasks, which differs only where tasks have unequally many; images are s
 methods; `augment.contrast` says what differs in the views.
 """
 
+from collections import Counter
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -23,19 +25,21 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import cross_entropy, normalize
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import MultiStepLR
 
 from strongreplay.data.augment.contrast import contrast_view
 from strongreplay.errors import ConfigError
 from strongreplay.memory import Memory
 from strongreplay.methods.base import (
+    MAIN,
     Method,
     MethodConfig,
     OldNet,
+    Phase,
     Problem,
     SavedGenerator,
     descend,
     predict_all,
+    unchanged,
 )
 from strongreplay.nets import Classifier, seeded_init, with_features
 from strongreplay.protocol import Batch, Split, Task, Terms, View
@@ -145,33 +149,45 @@ class Co2L(Method):
             contrast_view(images, draws.generator, config.crop_scale, config.flip, config.jitter)
         )
 
+    def phases(self, task: Task) -> list[Phase]:
+        """After the main phase the head is fitted anew to fixed features, every class drawn equally often."""
+        config, labels = self.config, task.train.labels.cpu()
+        milestones = [round(part * config.probe_epochs) for part in (0.6, 0.75, 0.9)]
+        probe = Phase(
+            "probe",
+            config.probe_epochs,
+            self.fit_head,
+            data=partial(self.probe_data, task.train),
+            parameters=list(self.net.classifier.head.parameters()),
+            optimizer=partial(torch.optim.SGD, lr=config.probe_lr, momentum=0.9),
+            rate=partial(stepped_rate, config.probe_lr, milestones),
+            batch_size=config.probe_batch_size,
+            weights=1 / labels.bincount()[labels],
+            view=unchanged,
+            generator=self.probing.generator,
+            begin=self.clear_head,
+        )
+        return [Phase(MAIN, None, self.observe), probe]
+
+    def clear_head(self) -> None:
+        for parameter in self.net.classifier.head.parameters():
+            nn.init.zeros_(parameter)
+
+    def probe_data(self, train: Split) -> Split:
+        """Images to be shown in many views, or the features of the plain ones."""
+        if self.config.probe_view == "strong":
+            return train
+        return Split(self.features(train.inputs, self.plain_view), train.labels.to(self.current.device))
+
+    def fit_head(self, batch: Batch, optimizer: Optimizer) -> Terms:
+        shown = batch.inputs
+        if self.config.probe_view == "strong":
+            shown = self.features(batch.images, lambda images: self.view(images, self.probing))
+        return descend(optimizer, {"probe": cross_entropy(self.net.classifier.head(shown), batch.labels)})
+
     def end_task(self, task: Task) -> None:
-        self.probe(task.train.to(self.current.device))
         self.renew_memory(task)
         self.teacher.take()
-
-    def probe(self, train: Split) -> None:
-        """Fit the head anew to fixed features, every class drawn equally often."""
-        config, head, generator = self.config, self.net.classifier.head, self.probing.generator
-        for parameter in head.parameters():
-            nn.init.zeros_(parameter)
-        optimizer = torch.optim.SGD(head.parameters(), lr=config.probe_lr, momentum=0.9)
-        schedule = MultiStepLR(
-            optimizer, [round(part * config.probe_epochs) for part in (0.6, 0.75, 0.9)], 0.2
-        )
-        labels = train.labels.cpu()
-        odds = 1 / labels.bincount()[labels]
-        plain = self.features(train.inputs, self.plain_view) if config.probe_view == "plain" else None
-        for _ in range(config.probe_epochs):
-            order = odds.multinomial(len(odds), replacement=True, generator=generator)
-            for rows in order.to(train.labels.device).split(config.probe_batch_size):
-                if plain is None:
-                    shown = self.features(train.inputs[rows], lambda images: self.view(images, self.probing))
-                else:
-                    shown = plain[rows]
-                descend(optimizer, {"probe": cross_entropy(head(shown), train.labels[rows])})
-            schedule.step()
-        optimizer.zero_grad()  # a head without gradient is passed over when the encoder is trained
 
     def features(self, images: Tensor, view: View) -> Tensor:
         return predict_all(self.net, images, view, self.net.classifier.features)
@@ -193,6 +209,13 @@ class Co2L(Method):
     def predict(self, inputs: Tensor) -> Tensor:
         logits: Tensor = self.net.classifier(inputs)
         return logits
+
+
+def stepped_rate(lr: float, milestones: list[int], epoch: int, part: float) -> float:
+    """A fifth after each milestone."""
+    for milestone, times in sorted(Counter(milestones).items()):
+        lr *= 0.2**times if epoch >= milestone else 1.0
+    return lr
 
 
 def similarities(vectors: Tensor, temperature: float) -> Tensor:

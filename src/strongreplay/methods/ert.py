@@ -11,6 +11,7 @@ class counts are exact; equal scores make every victim equally likely. The victi
 code does it, which weighs the loss less than the paper's text.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -20,8 +21,18 @@ from torch.nn.functional import cross_entropy, log_softmax, nll_loss
 from torch.optim import Optimizer
 
 from strongreplay.memory import ChoosyMemory, take_ids
-from strongreplay.methods.base import Method, Problem, ReplayConfig, descend, predict_all, replay_count
-from strongreplay.protocol import Batch, Task, Terms
+from strongreplay.methods.base import (
+    MAIN,
+    Method,
+    Phase,
+    Problem,
+    ReplayConfig,
+    descend,
+    predict_all,
+    replay_count,
+    unchanged,
+)
+from strongreplay.protocol import Batch, Split, Task, Terms
 from strongreplay.sampling import draw, draw_distinct
 
 
@@ -104,21 +115,39 @@ class ERT(Method):
         ).cumsum_(0)
         return torch.searchsorted(bounds, drawn * bounds[-1:])
 
-    def end_task(self, task: Task) -> None:
-        """Fit scale and offset of this task's logits on memory; both carry over to the next task."""
-        if not (self.config.bic and len(self.memory)):
-            return
-        self.corrected.zero_()[list(task.classes)] = True
-        images, labels, _ = self.memory.rows
-        logits = predict_all(self.net, images, self.plain_view)  # once: the net does not change here
-        correction = self.correction.clone().requires_grad_()
-        optimizer = torch.optim.SGD([correction], lr=self.config.bic_lr)
-        for _ in range(self.config.bic_epochs):
-            order = torch.randperm(len(labels), generator=self.memory.generator).to(labels.device)
-            for rows in order.split(self.config.bic_batch_size):
-                answers = self.correct(logits[rows], correction)
-                descend(optimizer, {"bias": cross_entropy(answers, labels[rows])})
-        self.correction.copy_(correction.detach())
+    def phases(self, task: Task) -> list[Phase]:
+        """After the main phase scale and offset of this task's logits are fitted on memory, if at all."""
+        config, main = self.config, Phase(MAIN, None, self.observe)
+        if not config.bic:
+            return [main]
+        bias = Phase(
+            "bias correction",
+            config.bic_epochs,
+            self.fit_correction,
+            data=self.remembered_logits,
+            parameters=[self.correction],  # carries over to the next task
+            optimizer=partial(torch.optim.SGD, lr=config.bic_lr),
+            batch_size=config.bic_batch_size,
+            view=unchanged,
+            generator=self.memory.generator,
+            begin=partial(self.correct_classes, task.classes),
+        )
+        return [main, bias]
+
+    def correct_classes(self, classes: tuple[int, ...]) -> None:
+        if len(self.memory):
+            self.corrected.zero_()[list(classes)] = True
+
+    def remembered_logits(self) -> Split:
+        """Answers to the memory, which stay as they are while the correction is fitted."""
+        if len(self.memory) == 0:
+            return Split(torch.empty(0, len(self.corrected)), torch.empty(0, dtype=torch.int64))
+        rows = self.memory.rows
+        return Split(predict_all(self.net, rows.images, self.plain_view), rows.labels)
+
+    def fit_correction(self, batch: Batch, optimizer: Optimizer) -> Terms:
+        answers = self.correct(batch.inputs, self.correction)
+        return descend(optimizer, {"bias": cross_entropy(answers, batch.labels)})
 
     def correct(self, logits: Tensor, correction: Tensor) -> Tensor:
         scale, offset = correction

@@ -11,7 +11,8 @@ all anchors of a task are learnt at once.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from copy import deepcopy
+from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -22,7 +23,10 @@ from torch.optim import Optimizer
 
 from strongreplay.memory import Memory, RingMemory
 from strongreplay.methods.base import (
+    MAIN,
     Method,
+    OldNet,
+    Phase,
     Problem,
     ReplayConfig,
     allocate_buffers,
@@ -59,6 +63,7 @@ class HAL(Method):
     net: Classifier
     mean_feature: Tensor
     anchors: Tensor | None
+    drawn: Tensor | None
 
     def __init__(self, net: nn.Module, problem: Problem, config: HALConfig | None = None) -> None:
         super().__init__()
@@ -71,6 +76,9 @@ class HAL(Method):
             self.memory = RingMemory(Sample, size, generator, run_size)
         self.register_buffer("mean_feature", torch.zeros(self.net.head.in_features))  # phi
         self.register_buffer("anchors", None)  # (A, ...) viewed images, one for each class of a finished task
+        # While anchors of a task are learnt: they, and a copy of the net that was fine-tuned on memory.
+        self.register_buffer("drawn", None)
+        self.tuned = OldNet(self.net)
 
     def begin_task(self, task: Task) -> Task:
         self.mean_feature.zero_()
@@ -110,23 +118,52 @@ class HAL(Method):
         """Let the mean feature follow the stream, as the net after the step sees it."""
         self.mean_feature.lerp_(self.net.features(batch.inputs).mean(0), 1 - self.config.beta)
 
-    def end_task(self, task: Task) -> None:
-        if self.config.penalty:
-            shape = self.plain_view(task.train.inputs[:1]).shape[1:]
-            drawn = torch.rand(len(task.classes), *shape, generator=self.memory.generator)
-            labels = torch.tensor(task.classes, device=self.mean_feature.device)
-            learnt = self.learn_anchors(drawn.to(labels.device), labels)
-            self.anchors = learnt if self.anchors is None else torch.cat([self.anchors, learnt])
+    def phases(self, task: Task) -> list[Phase]:
+        """After the main phase a copy of the net is fine-tuned on memory, and then anchors are learnt.
 
-    def learn_anchors(self, anchors: Tensor, labels: Tensor) -> Tensor:
-        """Move anchors to where the net is right and its copy, fine-tuned on memory, is wrong."""
-        copy = self.fine_tuned()
+        Anchors move to where the net is right and the copy, which shows what will be forgotten, is wrong.
+        """
+        config, main = self.config, Phase(MAIN, None, self.observe)
+        if not config.penalty:
+            return [main]
+        steps = Phase.of_steps("fine-tune", self.num_tuning_steps, self.fine_tune, partial(self.draw, task))
+        optimizer = partial(torch.optim.SGD, lr=config.anchor_lr)
+        tune = replace(steps, parameters=self.tuned.parameters, optimizer=optimizer)
+        anchors = Phase.of_steps("anchors", lambda: config.anchor_steps, partial(self.move_anchors, task))
+        return [main, tune, anchors]
+
+    def num_tuning_steps(self) -> int:
+        return self.config.finetune_steps if len(self.memory) else 0
+
+    def draw(self, task: Task) -> None:
+        """New anchors at random, and a copy of the net, whose running statistics stay as they are."""
+        shape = self.plain_view(task.train.inputs[:1]).shape[1:]
+        drawn = torch.rand(len(task.classes), *shape, generator=self.memory.generator)
+        self.drawn = drawn.to(self.mean_feature.device)
+        self.tuned.take()
+
+    def fine_tune(self, batch: Batch, optimizer: Optimizer) -> Terms:
+        assert self.tuned.copy is not None
+        replayed = self.memory.sample(self.config.finetune_size)
+        logits = self.tuned.copy(self.view(replayed.images))
+        return descend(optimizer, {"replay": cross_entropy(logits, replayed.labels)})
+
+    def move_anchors(self, task: Task, batch: Batch, optimizer: Optimizer) -> Terms:
+        """One step of all anchors down their loss; the net stays, and so the optimiser has nothing to do."""
+        assert self.drawn is not None
+        assert self.tuned.copy is not None
+        labels = torch.tensor(task.classes, device=self.drawn.device)
         with evaluation_mode(self.net):
-            for _ in range(self.config.anchor_steps):
-                anchors = anchors.detach().requires_grad_()
-                loss = self.anchor_losses(anchors, labels, copy).sum()  # no anchor knows of another
-                anchors = anchors - self.config.anchor_lr * torch.autograd.grad(loss, anchors)[0]
-        return anchors.detach()
+            anchors = self.drawn.detach().requires_grad_()
+            loss = self.anchor_losses(anchors, labels, self.tuned.copy).sum()  # no anchor knows of another
+            gradient = torch.autograd.grad(loss, anchors)[0]
+        self.drawn = (anchors - self.config.anchor_lr * gradient).detach()
+        return {"anchors": loss.detach()}
+
+    def end_task(self, task: Task) -> None:
+        if self.drawn is not None:
+            self.anchors = self.drawn if self.anchors is None else torch.cat([self.anchors, self.drawn])
+        self.drawn = self.tuned.copy = None
 
     def anchor_losses(self, anchors: Tensor, labels: Tensor, copy: nn.Module) -> Tensor:
         """(A,) small where an anchor is known now, forgotten by the copy, and close to the mean feature."""
@@ -135,17 +172,8 @@ class HAL(Method):
         forgotten = cross_entropy(copy(anchors), labels, reduction="none")
         return known - forgotten + self.config.gamma * (features - self.mean_feature).square().sum(1)
 
-    def fine_tuned(self) -> nn.Module:
-        """A copy of the net after a few steps on memory; its running statistics are the net's and stay."""
-        copy = deepcopy(self.net).eval()
-        optimizer = torch.optim.SGD(copy.parameters(), lr=self.config.anchor_lr)
-        for _ in range(self.config.finetune_steps if len(self.memory) else 0):
-            replayed = self.memory.sample(self.config.finetune_size)
-            descend(optimizer, {"replay": cross_entropy(copy(self.view(replayed.images)), replayed.labels)})
-        return copy
-
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        allocate_buffers(self, state_dict, prefix, "anchors")
+        allocate_buffers(self, state_dict, prefix, "anchors", "drawn")
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 

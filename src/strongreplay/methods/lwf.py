@@ -7,6 +7,7 @@ Differences from the reference: targets are recorded on normalised images, the k
 the reference shows it bare pixels, which is `targets="raw"`. The temperature is a setting, not always 2.
 """
 
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -16,8 +17,10 @@ from torch.nn.functional import cross_entropy, linear, log_softmax
 from torch.optim import Optimizer
 
 from strongreplay.methods.base import (
+    MAIN,
     Method,
     MethodConfig,
+    Phase,
     Problem,
     SavedGenerator,
     allocate_buffers,
@@ -26,7 +29,7 @@ from strongreplay.methods.base import (
     predict_all,
 )
 from strongreplay.nets import Classifier, with_features
-from strongreplay.protocol import Batch, Task, Terms
+from strongreplay.protocol import Batch, Split, Task, Terms
 
 LOWEST = torch.finfo(torch.float32).min / 2
 
@@ -49,6 +52,8 @@ class LwF(Method):
     only_old: Tensor
     only_seen: Tensor
     targets: Tensor | None
+    new_weight: Tensor | None
+    new_bias: Tensor | None
 
     def __init__(self, net: nn.Module, problem: Problem, config: LwFConfig | None = None) -> None:
         super().__init__()
@@ -61,6 +66,9 @@ class LwF(Method):
         self.register_buffer("only_old", only(no_class))
         self.register_buffer("only_seen", only(~no_class))
         self.register_buffer("targets", None)  # (N, C) old answers, softened, one row a training image
+        # The head's rows of new classes, while the warm-up trains them.
+        self.register_buffer("new_weight", None)
+        self.register_buffer("new_bias", None)
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
         config = self.config
@@ -71,9 +79,64 @@ class LwF(Method):
             terms["distillation"] = distill(logits, wanted, self.only_old, config.temperature, config.alpha)
         return descend(optimizer, terms, config.l2)
 
-    def begin_task(self, task: Task) -> Task:
+    def phases(self, task: Task) -> list[Phase]:
+        """Where classes were learnt before, the head's rows of new classes are trained alone first."""
+        config, columns = self.config, self.new_columns(task)
+        main = Phase(MAIN, None, self.observe, begin=partial(self.record_targets, task))
+        if not (columns and self.old.any()):
+            return [main]
+        warm_up = Phase(
+            "warm-up",
+            config.warmup_epochs,
+            self.warm_up,
+            data=partial(self.new_samples, task),
+            parameters=self.new_rows,
+            optimizer=partial(torch.optim.SGD, lr=config.warmup_lr),
+            batch_size=config.warmup_batch_size,
+            view=self.view,
+            generator=self.draws.generator,
+            begin=partial(self.take_rows, columns),
+        )
+        return [warm_up, main]
+
+    def new_columns(self, task: Task) -> list[int]:
+        return [label for label in task.classes if not self.old[label]]
+
+    def take_rows(self, columns: list[int]) -> None:
+        head = self.net.head
+        self.new_weight = head.weight.detach()[columns]
+        self.new_bias = None if head.bias is None else head.bias.detach()[columns]
+
+    def new_rows(self) -> list[Tensor]:
+        return [rows for rows in (self.new_weight, self.new_bias) if rows is not None]
+
+    def new_samples(self, task: Task) -> Split:
+        """Samples of new classes; a label is the place of its class among them."""
+        columns = self.new_columns(task)
+        place = torch.full((len(self.old),), -1)  # (C,) label -> row trained here
+        place[columns] = torch.arange(len(columns))
+        labels = place[task.train.labels.cpu()]
+        rows = torch.nonzero(labels >= 0).flatten()
+        return Split(task.train.inputs[rows.to(task.train.inputs.device)], labels[rows])
+
+    def warm_up(self, batch: Batch, optimizer: Optimizer) -> Terms:
+        """Train the head's rows of new classes on fixed features; everything else stays to the bit."""
+        assert self.new_weight is not None
+        with torch.no_grad(), evaluation_mode(self.net):
+            features = self.net.features(batch.inputs)
+        logits = linear(features, self.new_weight, self.new_bias)
+        return descend(optimizer, {"warm-up": cross_entropy(logits, batch.labels)})
+
+    @torch.no_grad()
+    def record_targets(self, task: Task) -> None:
+        """Put the new rows into the head and record the old answers, which the main phase keeps to."""
+        if self.new_weight is not None:
+            columns = self.new_columns(task)
+            self.net.head.weight[columns] = self.new_weight
+            if self.new_bias is not None:
+                self.net.head.bias[columns] = self.new_bias
+            self.new_weight = self.new_bias = None
         if self.old.any():
-            self.warm_up(task)
             view = self.plain_view if self.config.targets == "normalised" else to_unit
             self.only_old.copy_(only(self.old))
             logits = predict_all(self.net, task.train.inputs, view)
@@ -81,37 +144,13 @@ class LwF(Method):
         seen = self.old.clone()
         seen[list(task.classes)] = True
         self.only_seen.copy_(only(seen))
-        return task
-
-    def warm_up(self, task: Task) -> None:
-        """Train the head's rows of new classes on fixed features; everything else stays to the bit."""
-        head, columns = self.net.head, [label for label in task.classes if not self.old[label]]
-        train = task.train.to(head.weight.device)
-        place = torch.full_like(self.old, -1, dtype=torch.int64)  # (C,) label -> row trained here
-        place[columns] = torch.arange(len(columns), device=place.device)
-        rows = torch.nonzero(place[train.labels] >= 0).flatten()
-        if len(rows) == 0:
-            return
-        new_rows = [parameter.detach()[columns].requires_grad_() for parameter in head.parameters()]
-        optimizer = torch.optim.SGD(new_rows, lr=self.config.warmup_lr)
-        with evaluation_mode(self.net):
-            for _ in range(self.config.warmup_epochs):
-                order = rows[torch.randperm(len(rows), generator=self.draws.generator).to(rows.device)]
-                for chosen in order.split(self.config.warmup_batch_size):
-                    with torch.no_grad():
-                        features = self.net.features(self.view(train.inputs[chosen]))
-                    loss = cross_entropy(linear(features, *new_rows), place[train.labels[chosen]])
-                    descend(optimizer, {"warm-up": loss})
-        with torch.no_grad():
-            for parameter, trained in zip(head.parameters(), new_rows, strict=True):
-                parameter[columns] = trained
 
     def end_task(self, task: Task) -> None:
         self.old[list(task.classes)] = True
         self.targets = None
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        allocate_buffers(self, state_dict, prefix, "targets")
+        allocate_buffers(self, state_dict, prefix, "targets", "new_weight", "new_bias")
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 

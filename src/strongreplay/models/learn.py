@@ -1,11 +1,11 @@
-"""update: a chunk of new data, the store of a model and the gate between them. What `ser learn` does.
+"""learn: updates a model that is kept in a folder with new data. What `ser learn` does.
 
-The lesson's state is kept in the store's `work` folder every so often, so an update that was killed goes on
-when it is asked for again. The version in use changes only when a new one is whole and has passed.
+The state of the training is kept in the store's `work` folder every minute, so an update that was killed
+continues when it is asked for again. The version in use changes only when a new one is whole and has passed.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from math import inf, isfinite
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from strongreplay.data.user_data import Chunk, read_chunk
-from strongreplay.errors import ConfigError, RunError
+from strongreplay.errors import ConfigError
 from strongreplay.models.build import first_model
 from strongreplay.models.clean_up import finish_last_update
 from strongreplay.models.gate import Change, Verdict
@@ -23,30 +23,13 @@ from strongreplay.models.model import Model
 from strongreplay.models.parts import model_of, parts_of, sample_bytes
 from strongreplay.models.settings import make_settings
 from strongreplay.models.store import CANDIDATE, WORK, Store, Version
-from strongreplay.models.update import Report, Update
+from strongreplay.models.update import Report, Update, update_checkpoints
 from strongreplay.storage import files
 from strongreplay.storage.records import fingerprint
-from strongreplay.storage.state import read_newest, write_checkpoint
-from strongreplay.training.engine import Position
+from strongreplay.training.events import Listener, Listeners
+from strongreplay.training.trainer import report_loading
 
 MAX_DROP = 10.0  # points; with the few samples a small memory holds, one wrong answer more must not count
-EVERY = 60.0  # seconds between two checkpoints
-NO_ROOM = "make room and repeat the command, no version was changed"
-
-
-class Stopped(RunError):
-    """An update that was asked to stop and has kept its state."""
-
-
-@dataclass
-class Watcher:
-    """What an update tells while it goes on, and asks; the default looks away."""
-
-    loading: Callable[[str, int, int], None] = lambda what, done, total: None
-    begin: Callable[[int, int], None] = lambda done, total: None
-    step: Callable[[Position], None] = lambda position: None
-    told: Callable[[str], None] = lambda text: None
-    wants_stop: Callable[[], bool] = lambda: False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +58,20 @@ class LearnOutcome:
 
 
 def learn(
-    folder: Path, order: LearnRequest, device: torch.device, watcher: Watcher | None = None
+    folder: Path, order: LearnRequest, device: torch.device, listeners: Iterable[Listener] = ()
 ) -> LearnOutcome:
     """One update of the model kept in a folder, which is made by the first."""
-    watcher, store = watcher or Watcher(), Store(folder)
+    store = Store(folder)
     with store.locked():
         finish_last_update(store)
-        return StoredUpdate(store, order, device, watcher).go()
+        return StoredUpdate(store, order, device, Listeners(listeners)).go()
 
 
 class StoredUpdate:
-    def __init__(self, store: Store, order: LearnRequest, device: torch.device, watcher: Watcher) -> None:
-        self.store, self.order, self.watcher = store, order, watcher
+    """An update of a model in a store."""
+
+    def __init__(self, store: Store, order: LearnRequest, device: torch.device, listener: Listeners) -> None:
+        self.store, self.order, self.listener = store, order, listener
         self.work, self.base = store.folder / WORK, store.parent()
         self.version: Version | None = None
         if self.base:
@@ -98,7 +83,7 @@ class StoredUpdate:
         else:
             plan = make_settings(order.settings)
             self.chunk = read_chunk(
-                order.data, side=order.side, channels=order.channels, progress=watcher.loading
+                order.data, side=order.side, channels=order.channels, progress=report_loading(listener)
             )
             self.model = first_model(plan, self.chunk, device)
         self.name = fingerprint(
@@ -112,7 +97,7 @@ class StoredUpdate:
         for key, value in given.items():
             if value not in (None, held.get(key)):
                 raise ConfigError(f"{key} was fixed as {held.get(key)} when the model was made, got {value}")
-        return read_chunk(data, shape=model.shape, progress=self.watcher.loading)
+        return read_chunk(data, shape=model.shape, progress=report_loading(self.listener))
 
     def go(self) -> LearnOutcome:
         order, store, before = self.order, self.store, self.version
@@ -122,12 +107,15 @@ class StoredUpdate:
         judged_by = guard.fingerprint if guard else None
         if waiting := self.waiting(judged_by):
             return waiting
-        self.watcher.told(f"read {self.chunk_told()}")
+        self.listener.on_message(f"read {self.chunk_told()}")
         began = time.perf_counter()
-        lesson = Update(self.model, self.chunk, guard)
-        self.resume(lesson)
-        self.train(lesson)
-        report = lesson.finish(order.max_drop)
+        if order.restart:
+            files.remove_quietly(self.work)
+        checkpoints = update_checkpoints(self.work, self.name)
+        update = Update(self.model, self.chunk, guard, listeners=[self.listener], checkpoints=checkpoints)
+        with update.trainer.reported():
+            update.train()
+            report = update.finish(order.max_drop)
         seconds = time.perf_counter() - began
         about = describe(self.model, self.chunk, report, self.name, seconds) | {"guard": judged_by}
         passed = report.verdict.passed or order.accept
@@ -171,46 +159,6 @@ class StoredUpdate:
         if not (verdict.passed or self.order.accept):
             return LearnOutcome(None, report)
         return LearnOutcome(self.store.accept({"act": "accept", "data": source_of(self.order.data)}), report)
-
-    def resume(self, lesson: Update) -> None:
-        if self.order.restart:
-            files.remove_quietly(self.work)
-        found = read_newest(self.work, self.watcher.told)
-        if found is None:
-            return
-        if found.manifest.get("lesson") != self.name:
-            raise RunError(
-                f"{self.work}: an update with other data or settings was stopped here; finish it with the "
-                "same command as then, or forget it with --restart"
-            )
-        lesson.load(found.tree)
-        self.watcher.told(f"going on with the update that was stopped, after step {found.manifest['step']}")
-
-    def train(self, lesson: Update) -> None:
-        done, last = steps_done(lesson), time.monotonic()
-        self.watcher.begin(done, lesson.num_steps)
-
-        def on_step(position: Position) -> None:
-            nonlocal done, last
-            done += 1
-            self.watcher.step(position)
-            stop = self.watcher.wants_stop()
-            if stop or time.monotonic() - last >= EVERY:
-                told = {"lesson": self.name, "step": done}
-                write_checkpoint(self.work, lesson.state(), told, remedy=NO_ROOM)
-                last = time.monotonic()
-            if stop:
-                raise Stopped(
-                    f"stopped after step {done} of {lesson.num_steps}; the same command goes on from here"
-                )
-
-        lesson.go(on_step)
-
-
-def steps_done(lesson: Update) -> int:
-    progress, train = lesson.progress, lesson.model.plan.train
-    assert progress is not None
-    return progress.epoch * (lesson.num_steps // train.epochs) + progress.step
 
 
 def source_of(data: object) -> str:

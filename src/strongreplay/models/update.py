@@ -4,15 +4,15 @@ The model and the chunk alone decide how an update is prepared. One that was sto
 again, and goes on from the state of its training.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from strongreplay.data.user_data import Chunk, Label
-from strongreplay.errors import DataError
+from strongreplay.errors import DataError, RunError
 from strongreplay.models.gate import GUARD, HELD_OUT, Tally, Verdict, compare, count_right
 from strongreplay.models.guard import usable_guard
 from strongreplay.models.held_out import HeldOut, choose_held_out
@@ -22,8 +22,14 @@ from strongreplay.models.old_states import with_ids
 from strongreplay.models.room import drop_rows_over_budget, make_room
 from strongreplay.models.samples import origins_of
 from strongreplay.protocol import Split, Task, derive_generator
-from strongreplay.runs.trainer import make_optimizer
-from strongreplay.training.engine import OnStep, TaskProgress, steps_in_epoch, train_task
+from strongreplay.storage import files
+from strongreplay.storage.state import read_newest
+from strongreplay.training.checkpoints import CheckpointInterval, Checkpoints
+from strongreplay.training.engine import NonFiniteError
+from strongreplay.training.events import Listener
+from strongreplay.training.trainer import Trainer
+
+CHECKPOINT_SECONDS = 60.0  # between two checkpoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +45,21 @@ class Report:
     notes: tuple[str, ...]
 
 
+def update_checkpoints(folder: Path, name: str) -> Checkpoints:
+    """Of an update whose name is fixed by the model before it, the data and the settings."""
+    remedy = "make room and repeat the command, no version was changed"
+    return Checkpoints(folder, CheckpointInterval(CHECKPOINT_SECONDS), {"lesson": name}, remedy)
+
+
 class Update:
     def __init__(
-        self, model: Model, chunk: Chunk, guard: Chunk | None = None, announced: Sequence[Label] = ()
+        self,
+        model: Model,
+        chunk: Chunk,
+        guard: Chunk | None = None,
+        announced: Sequence[Label] = (),
+        listeners: Iterable[Listener] = (),
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         if tuple(chunk.inputs.shape[1:]) != model.shape:
             raise DataError(
@@ -58,15 +76,19 @@ class Update:
         self.held_room = make_room(model, model.samples.image_bytes(chunk.inputs))
         classes = tuple(train.labels.unique().tolist())
         self.task = Task(model.lessons, classes, train, train.take(torch.empty(0, dtype=torch.int64)))
-        self.optimizer = make_optimizer(model.method, model.plan.train)
-        self.progress: TaskProgress | None = TaskProgress()
-        self.restore: Callable[[], None] | None = None
+        self.trainer = Trainer(
+            model.method,
+            model.view,
+            model.test_view,
+            model.plan.train,
+            model.generators,
+            listeners=listeners,
+            checkpoints=checkpoints,
+            name="update",
+            num_tasks=model.lessons + 1,
+        )
+        self.trainer.index = model.lessons
         self.terms: list[dict[str, float]] = []
-
-    @property
-    def num_steps(self) -> int:
-        train = self.model.plan.train
-        return train.epochs * steps_in_epoch(len(self.task.train), train.batch_size, bool(train.drop_last))
 
     def add_labels(self, labels: Sequence[Label]) -> Tensor:
         """(N,) the column of each sample's label; labels not met before get the next columns."""
@@ -89,48 +111,30 @@ class Update:
         split = Split(inputs, columns, self.ids)
         return split.take(~held) if held.any() else split
 
-    def go(self, on_step: OnStep | None = None) -> None:
-        """Train, from where it stands."""
-        model, train = self.model, self.model.plan.train
-        self.terms = train_task(
-            model.method,
-            self.task,
-            model.view,
-            self.optimizer,
-            epochs=train.epochs,
-            batch_size=train.batch_size,
-            generator=model.generators["order"],
-            rate=train.rate_of(self.task.index),
-            drop_last=bool(train.drop_last),
-            on_step=on_step,
-            progress=self.progress,
-            restore=self.restore,
-        )
-        self.progress = None
+    def train(self, forget: str = "forget it with --restart") -> None:
+        """Train, from the newest checkpoint where there is one.
 
-    def state(self) -> dict[str, Any]:
-        """Of a training that is under way."""
-        assert self.progress is not None
-        model = self.model
-        return {
-            "method": dict(model.method.state_dict()),
-            "optimizer": self.optimizer.state_dict(),
-            "generators": {name: generator.get_state() for name, generator in model.generators.items()},
-            "progress": self.progress.state(),
-        }
-
-    def load(self, state: dict[str, Any]) -> None:
-        model = self.model
-        method_state = with_ids(state["method"], [*model.kept_samples(), (self.chunk.inputs, self.ids)])
-
-        def restore() -> None:
-            model.method.load_state_dict(method_state)
-            for name, generator in model.generators.items():
-                generator.set_state(state["generators"][name])
-
-        restore()
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.progress, self.restore = TaskProgress.of_state(state["progress"], model.device), restore
+        NonFiniteError if weights, loss or answers are not finite afterwards; checkpoints are removed then,
+        because they would lead there again. `forget` says how to give up an update that was stopped.
+        """
+        trainer, checkpoints = self.trainer, self.trainer.checkpoints
+        if checkpoints and (found := read_newest(checkpoints.folder, trainer.listener.on_message)):
+            if found.manifest.get("lesson") != checkpoints.about["lesson"]:
+                raise RunError(
+                    f"{checkpoints.folder}: an update with other data or settings was stopped here; "
+                    f"finish it with the same command as then, or {forget}"
+                )
+            step, known = found.manifest["step"], [*self.model.kept_samples(), (self.chunk.inputs, self.ids)]
+            method = with_ids(found.tree["method"], known)
+            found = replace(found, tree=found.tree | {"method": method})
+            trainer.resume(found, f"going on with the update that was stopped, after step {step}", forget)
+        trainer.start(self.task.train)
+        try:
+            self.terms = trainer.learn(self.task)
+        except NonFiniteError:
+            if checkpoints:
+                files.remove_quietly(checkpoints.folder)
+            raise
 
     def finish(self, max_drop: float) -> Report:
         """Judge the model as it is now, and keep what later updates are judged by."""

@@ -1,32 +1,36 @@
-"""Many runs: what is recorded is skipped, the rest is run here or in processes of its own, some at a time.
+"""Many runs: what is recorded is skipped, the rest is made here or in several processes.
 
-A run that fails, or is killed for want of memory, takes no other with it: processes of their own make runs,
-one after the other, and one that is gone is replaced. Each tells its parent how far it is through a pipe; a
-parent that is gone is a reason to stop, with the state kept.
+`make_run` makes one run and leaves its record, in this process or in another. In processes of its own a run
+that fails, or is killed for want of memory, takes no other with it. Each process reports through a pipe how
+far its run is; a parent that is gone is a reason to stop, with the state kept. A run whose process died is
+tried once more, from its last checkpoint.
 """
 
 import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from strongreplay.errors import DataError, SerError
+from strongreplay.protocol import Terms
 from strongreplay.runs.config import RunConfig, config_of
-from strongreplay.runs.run import Interrupted, Scores, StoppedRun, Watcher, run, state_folder
+from strongreplay.runs.estimate import num_steps
+from strongreplay.runs.run import Interrupted, StoppedRun, name_of, run, state_folder
 from strongreplay.storage import files
 from strongreplay.storage.records import RunRecord, read_record, record_path, write_record
-from strongreplay.training.engine import Position
+from strongreplay.training.events import Listener, Position, RunInfo, Scores
 
-TELL_SECONDS = 0.5  # between two messages about a run's steps
+REPORT_SECONDS = 0.5  # between two messages about a run's steps
 LOOK_SECONDS = 0.2  # between two looks at whether somebody wants a stop
+ATTEMPTS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,40 +44,37 @@ class RunOptions:
     keep_state: bool = False
 
 
-def name_of(config: RunConfig) -> str:
-    size = getattr(config.method, "memory_size", None)
-    memory = "" if size is None else f" m{size}"
-    return f"{config.stream} {config.method_name}{memory} seed {config.seed}"
+@dataclass(slots=True)
+class Job:
+    """One run of a grid."""
+
+    config: RunConfig
+    name: str
+    done: int = 0  # steps
+    total: int = 0
+    ended: tuple[str, str] | None = None  # recorded, skipped, failed or stopped, and what there is to say
+    seconds: float = 0.0
+    attempts: int = 0
+    worker: "Worker | None" = None
+    weight: float = 0.0  # steps times what a step costs, compared with plain training
+
+    @classmethod
+    def of(cls, config: RunConfig) -> "Job":
+        weight = num_steps(config) * config.row.cost
+        return cls(config, name_of(config), weight=weight)
 
 
-def find_record(config: RunConfig, out: Path) -> RunRecord | None:
-    """What is recorded already; a DataError where the file is damaged."""
-    path = record_path(out, config.to_dict())
-    return read_record(path) if path.exists() else None
+class GridListener(Protocol):
+    """Who hears of a grid."""
 
+    def on_tick(self, running: list[Job]) -> None:
+        """Several times a second."""
 
-def run_recorded(config: RunConfig, session: RunOptions, watcher: Watcher) -> RunRecord:
-    """Run to the end, from a kept state where there is one, and leave the record."""
-    path = record_path(session.out, config.to_dict())
-    try:
-        record = run(
-            config,
-            folder=session.data,
-            device=session.device,
-            watcher=watcher,
-            out=session.out,
-            checkpoint_every=session.checkpoint_every,
-            resume=True,
-            keep_state=session.keep_state,
-        )
-    except StoppedRun as error:
-        kept = path.with_suffix(".stopped")
-        files.write_text(kept, error.record.to_json())
-        raise StoppedRun(f"{name_of(config)} stopped at {error}. Kept so far: {kept}", error.record) from None
-    write_record(session.out, record)
-    if not session.keep_state:
-        files.remove_quietly(state_folder(session.out, config))
-    return record
+    def on_message(self, name: str, text: str) -> None:
+        """Something a person may want to know of the run of this name."""
+
+    def wants_stop(self) -> bool:
+        """Asked several times a second and after every step of a run in this process."""
 
 
 @dataclass(slots=True)
@@ -84,146 +85,63 @@ class Worker:
     link: Connection
 
 
-@dataclass(slots=True)
-class Job:
-    """One run on its way."""
-
-    config: RunConfig
-    worker: Worker
-    done: int = 0  # steps
-    total: int = 0
-    ended: tuple[str, str] | None = None  # "recorded", "failed" or "stopped", and what there is to say
+def find_record(config: RunConfig, out: Path) -> RunRecord | None:
+    """What is recorded already; a DataError where the file is damaged."""
+    path = record_path(out, config.to_dict())
+    return read_record(path) if path.exists() else None
 
 
-@dataclass(slots=True)
-class Grid:
-    """Runs to be made, a few at a time."""
-
-    configs: list[RunConfig]
-    session: RunOptions
-    num_jobs: int = 1
-    threads: int | None = None  # of each process; none: the cores, shared
-    running: list[Job] = field(default_factory=list)
-    idle: list[Worker] = field(default_factory=list)
-
-    def go(self, wants_stop: Callable[[], bool], tick: Callable[[list[Job]], None]) -> Iterator[Job]:
-        """Yield each job when it has ended; `tick` is called several times a second in between."""
-        waiting, asked = list(self.configs), False
+def sort_out(configs: Iterable[RunConfig], out: Path) -> tuple[list[Job], list[Job], list[str]]:
+    """Runs that are recorded, runs to be made, and a line for each record that is damaged."""
+    recorded, absent, problems = list[Job](), list[Job](), list[str]()
+    for config in configs:
+        job = Job.of(config)
         try:
-            while waiting or self.running:
-                if wants_stop() and not asked:
-                    asked, waiting = True, []
-                    self.stop()
-                while waiting and len(self.running) < self.num_jobs:
-                    self.running.append(self.start(waiting.pop(0)))
-                yield from self.listen()
-                tick(self.running)
-        finally:
-            self.stop()
-            for worker in [*self.idle, *(job.worker for job in self.running)]:
-                worker.link.close()  # the end of an idle one
-                worker.process.join()
-
-    def start(self, config: RunConfig) -> Job:
-        worker = self.idle.pop() if self.idle else self.hire()
-        worker.link.send((config.to_dict(), config.source))
-        return Job(config, worker)
-
-    def hire(self) -> Worker:
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe()
-        threads = self.threads or max(1, (os.cpu_count() or 1) // self.num_jobs)
-        process = context.Process(target=work, args=(theirs, self.session, threads), daemon=True)
-        process.start()
-        theirs.close()  # the child's own is left, so that its death is the end of the pipe
-        return Worker(process, ours)
-
-    def stop(self) -> None:
-        for job in self.running:
-            job.worker.process.terminate()  # heard by the child, which keeps its state first
-
-    def listen(self) -> Iterator[Job]:
-        heard = wait([job.worker.link for job in self.running], LOOK_SECONDS)
-        for job in [job for job in self.running if job.worker.link in heard]:
-            self.hear(job)
-            if job.ended:
-                self.running.remove(job)
-                yield job
-
-    def hear(self, job: Job) -> None:
-        worker = job.worker
-        try:
-            kind, *rest = worker.link.recv()
-        except (EOFError, ConnectionError):
-            worker.process.join()
-            job.ended = ("failed", f"its process ended with code {worker.process.exitcode} and said nothing")
-            return
-        if kind == "steps":
-            job.done, job.total = rest
-        else:
-            job.ended = (kind, rest[0])
-            self.idle.append(worker)
+            if find_record(config, out) is not None:
+                job.ended = ("skipped", f"recorded already, skipped ({record_path(out, config.to_dict())})")
+        except DataError as error:
+            problems.append(f"{job.name}: {error}; running again")
+        (recorded if job.ended else absent).append(job)
+    return recorded, absent, problems
 
 
-class PipeListener(Watcher):
-    """Tells the parent; a signal, or a parent that is gone, makes it want a stop."""
-
-    def __init__(self, link: Connection) -> None:
-        self.link, self.stopping, self.done, self.total, self.next_message = link, False, 0, 0, 0.0
-
-    def ask(self, number: int, frame: Any) -> None:
-        self.stopping = True
-
-    def wants_stop(self) -> bool:
-        return self.stopping
-
-    def loading(self, what: str, done: int, total: int) -> None:
-        if self.stopping:
-            raise Interrupted("stopped before it began")
-
-    def begin(self, num_steps: int, num_tasks: int, steps_done: int = 0) -> None:
-        self.total, self.done = num_steps, steps_done
-
-    def step(self, position: Position) -> None:
-        self.done += 1
-        if time.monotonic() >= self.next_message:
-            self.next_message = time.monotonic() + TELL_SECONDS
-            self.send("steps", self.done, self.total)
-
-    def evaluated(self, index: int, scores: Scores) -> None:
-        self.send("steps", self.done, self.total)
-
-    def send(self, *message: Any) -> None:
-        try:
-            self.link.send(message)
-        except OSError:
-            self.stopping = True
-
-
-def work(link: Connection, session: RunOptions, threads: int) -> None:
-    """One run after another, in a process of its own, until the parent has no more or a stop is wanted."""
-    messenger = PipeListener(link)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, messenger.ask)
-    torch.set_num_threads(threads)
-    while not messenger.stopping:
-        try:
-            held, source = link.recv()
-        except (EOFError, ConnectionError):
-            return
-        messenger.send(*attempt(config_of(held, source), session, messenger))
-
-
-def attempt(config: RunConfig, session: RunOptions, messenger: PipeListener) -> tuple[str, str]:
-    """How a run ended, and what there is to say."""
+def make_run(config: RunConfig, options: RunOptions, listeners: Iterable[Listener] = ()) -> RunRecord:
+    """Run to the end, from a kept state where there is one, and leave the record."""
+    path = record_path(options.out, config.to_dict())
     try:
-        return "recorded", headline(run_recorded(config, session, messenger))
+        record = run(
+            config,
+            folder=options.data,
+            device=options.device,
+            listeners=listeners,
+            out=options.out,
+            checkpoint_every=options.checkpoint_every,
+            resume=True,
+            keep_state=options.keep_state,
+        )
+    except StoppedRun as error:
+        kept = path.with_suffix(".stopped")
+        files.write_text(kept, error.record.to_json())
+        raise StoppedRun(f"stopped at {error}. Kept so far: {kept}", error.record) from None
+    write_record(options.out, record)
+    if not options.keep_state:
+        files.remove_quietly(state_folder(options.out, config))
+    return record
+
+
+def attempt(config: RunConfig, options: RunOptions, listener: Listener) -> tuple[str, str]:
+    """Make a run; how it ended, and what there is to say."""
+    try:
+        return "recorded", headline(make_run(config, options, [listener]))
     except Interrupted as error:
         return "stopped", str(error)
-    except SerError as error:
+    except (SerError, OSError) as error:
         return "failed", str(error)
-    except MemoryError:
-        return "failed", "there was not enough memory"
+    except (MemoryError, RuntimeError) as error:
+        text = str(error).lower()
+        if isinstance(error, MemoryError) or "out of memory" in text or "allocate memory" in text:
+            return "failed", f"there was not enough memory ({error})"
+        raise
 
 
 def headline(record: RunRecord) -> str:
@@ -232,14 +150,200 @@ def headline(record: RunRecord) -> str:
     )
 
 
-def missing(configs: list[RunConfig], out: Path) -> tuple[list[RunConfig], list[str]]:
-    """Those without a whole record, and a line for each record that is damaged."""
-    absent, problems = [], []
-    for config in configs:
+@dataclass(slots=True)
+class Grid:
+    """Runs to be made: one after another in this process, or several at a time in processes of their own."""
+
+    jobs: list[Job]
+    options: RunOptions
+    num_jobs: int = 1
+    threads: int | None = None  # of each run; none: the cores, shared
+    running: list[Job] = field(default_factory=list)
+    idle: list[Worker] = field(default_factory=list)
+
+    def go(self, listener: GridListener) -> Iterator[Job]:
+        """Yield each job when it has ended. After a stop the jobs that were not begun are left out."""
+        return self.go_here(listener) if self.num_jobs == 1 else self.go_in_processes(listener)
+
+    def go_here(self, listener: GridListener) -> Iterator[Job]:
+        if self.threads:
+            torch.set_num_threads(self.threads)
+        for job in self.jobs:
+            if listener.wants_stop():
+                return
+            began = time.perf_counter()
+            job.ended = attempt(job.config, self.options, JobListener(job, listener))
+            job.seconds = time.perf_counter() - began
+            yield job
+
+    def go_in_processes(self, listener: GridListener) -> Iterator[Job]:
+        waiting, stopping = list(self.jobs), False
         try:
-            if find_record(config, out) is None:
-                absent.append(config)
-        except DataError as error:
-            problems.append(f"{name_of(config)}: {error}; running again")
-            absent.append(config)
-    return absent, problems
+            while waiting or self.running:
+                if listener.wants_stop() and not stopping:
+                    stopping, waiting = True, []
+                    self.stop()
+                while waiting and len(self.running) < self.num_jobs:
+                    self.start(waiting.pop(0))
+                for job in self.hear(listener):
+                    if job.ended is None and not stopping:  # its process died
+                        waiting.insert(0, job)
+                    else:
+                        job.ended = job.ended or ("stopped", "its process died while it was stopping")
+                        yield job
+                listener.on_tick(self.running)
+        finally:
+            self.stop()
+            for worker in [*self.idle, *(job.worker for job in self.running if job.worker)]:
+                worker.link.close()  # the end of an idle one
+                worker.process.join()
+
+    def start(self, job: Job) -> None:
+        job.worker = self.idle.pop() if self.idle else self.hire()
+        job.attempts, job.seconds = job.attempts + 1, -time.perf_counter()
+        job.worker.link.send((job.config.to_dict(), job.config.source))
+        self.running.append(job)
+
+    def hire(self) -> Worker:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe()
+        threads = self.threads or max(1, (os.cpu_count() or 1) // self.num_jobs)
+        process = context.Process(target=work, args=(theirs, self.options, threads), daemon=True)
+        process.start()
+        theirs.close()  # the child's own is left, so that its death is the end of the pipe
+        return Worker(process, ours)
+
+    def stop(self) -> None:
+        for job in self.running:
+            if job.worker:
+                job.worker.process.terminate()  # the child keeps its state and ends
+
+    def hear(self, listener: GridListener) -> Iterator[Job]:
+        """Jobs that are done, and jobs whose process died, which have no end yet if they are tried again."""
+        workers = [(job, job.worker) for job in self.running if job.worker]
+        heard = wait([worker.link for _, worker in workers], LOOK_SECONDS)
+        for job, worker in [(job, worker) for job, worker in workers if worker.link in heard]:
+            try:
+                kind, *rest = worker.link.recv()
+            except (EOFError, ConnectionError):
+                kind = "died"
+            if kind == "steps":
+                job.done, job.total = rest
+            elif kind == "message":
+                listener.on_message(job.name, rest[0])
+            else:
+                if kind == "died":
+                    judge_death(job, worker, listener)
+                else:
+                    job.ended = (kind, rest[0])
+                    self.idle.append(worker)
+                job.worker, job.seconds = None, job.seconds + time.perf_counter()
+                self.running.remove(job)
+                yield job
+
+
+def judge_death(job: Job, worker: Worker, listener: GridListener) -> None:
+    """A run whose process died has failed, unless it may be tried again."""
+    worker.process.join()
+    reason = exit_reason(worker.process.exitcode)
+    if job.attempts < ATTEMPTS:
+        listener.on_message(job.name, f"{reason}; it is tried once more, from its last checkpoint")
+    else:
+        job.ended = ("failed", reason)
+
+
+def exit_reason(code: int | None) -> str:
+    """What the exit code of a process tells."""
+    if code is None or code >= 0:
+        return f"its process ended with exit code {code}"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    hint = "; a system that is out of memory ends processes so" if name == "SIGKILL" else ""
+    return f"its process was ended by {name}{hint}"
+
+
+class JobListener(Listener):
+    """Keeps a job's numbers up to date and passes messages on to the listener of its grid."""
+
+    def __init__(self, job: Job, grid: GridListener) -> None:
+        self.job, self.grid, self.next_report = job, grid, 0.0
+
+    def on_start(self, run: RunInfo) -> None:
+        self.job.done, self.job.total = run.steps_done, run.num_steps
+        self.report()
+
+    def on_step(self, position: Position, terms: Terms) -> None:
+        self.job.done, self.job.total = position.steps_done, position.steps_expected
+        if time.monotonic() >= self.next_report:
+            self.report()
+
+    def on_task(self, index: int, scores: Scores) -> None:
+        self.report()
+
+    def on_loading(self, what: str, done: int, total: int) -> None:
+        if time.monotonic() >= self.next_report:
+            self.report()
+
+    def report(self) -> None:
+        self.next_report = time.monotonic() + LOOK_SECONDS
+        self.grid.on_tick([self.job])
+
+    def on_message(self, text: str) -> None:
+        self.grid.on_message(self.job.name, text)
+
+    def wants_stop(self) -> bool:
+        return self.grid.wants_stop()
+
+
+class PipeListener(Listener):
+    """Reports to the parent process. A signal, or a parent that is gone, makes it want a stop."""
+
+    def __init__(self, link: Connection) -> None:
+        self.link, self.stopping, self.next_report = link, False, 0.0
+
+    def ask(self, number: int, frame: Any) -> None:
+        self.stopping = True
+
+    def wants_stop(self) -> bool:
+        return self.stopping
+
+    def on_start(self, run: RunInfo) -> None:
+        self.send("steps", run.steps_done, run.num_steps)
+
+    def on_step(self, position: Position, terms: Terms) -> None:
+        if time.monotonic() >= self.next_report:
+            self.next_report = time.monotonic() + REPORT_SECONDS
+            self.send("steps", position.steps_done, position.steps_expected)
+
+    def on_message(self, text: str) -> None:
+        self.send("message", text)
+
+    def send(self, *message: Any) -> None:
+        try:
+            self.link.send(message)
+        except OSError:
+            self.stopping = True
+
+
+def work(link: Connection, options: RunOptions, threads: int) -> None:
+    """One run after another, in a process of its own, until the parent has no more or wants a stop."""
+    listener = PipeListener(link)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, listener.ask)
+    torch.set_num_threads(threads)
+    while not listener.stopping:
+        try:
+            held, source = link.recv()
+        except (EOFError, ConnectionError):
+            return
+        try:
+            ended = attempt(config_of(held, source), options, listener)
+        except Exception as error:  # a fault in a method: its place is what a person looks for
+            ended = "failed", f"{type(error).__name__}: {error} ({place_of(error)})"
+        listener.send(*ended)
+
+
+def place_of(error: BaseException) -> str:
+    trace = error.__traceback__
+    while trace and trace.tb_next:
+        trace = trace.tb_next
+    return f"{trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno}" if trace else "place unknown"

@@ -1,78 +1,49 @@
-"""run: one RunConfig in, one RunRecord out. Devices, checkpoints, time and what the machine is."""
+"""run: one RunConfig in, one RunRecord out. Tasks are trained by the Trainer and judged in between."""
 
-import os
-import platform
-import subprocess
-import sys
-import time
+from collections.abc import Iterable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from strongreplay import __version__
-from strongreplay.errors import ConfigError, RunError
+from strongreplay.data.streams import Stream, accumulate, build_stream
+from strongreplay.errors import RunError
+from strongreplay.methods import Method
+from strongreplay.nets import make_net
+from strongreplay.protocol import Problem, Task, View, derive_generator
 from strongreplay.runs.config import RunConfig
-from strongreplay.runs.trainer import Scores, Trainer, Watcher
+from strongreplay.runs.machine import describe_machine
+from strongreplay.runs.scores import Predictor, ScoreTable, scenarios_of, summarise
 from strongreplay.storage.lock import locked
 from strongreplay.storage.records import RunRecord, fingerprint, record_path
-from strongreplay.storage.state import read_newest, write_checkpoint
+from strongreplay.storage.state import read_newest
+from strongreplay.training.checkpoints import CheckpointInterval, Checkpoints
 from strongreplay.training.devices import find_device
-from strongreplay.training.engine import NonFiniteError
+from strongreplay.training.engine import NonFiniteError, evaluate
+from strongreplay.training.events import Listener, Listeners, Scores
+from strongreplay.training.resources import Meter
+from strongreplay.training.trainer import Interrupted, Trainer, report_loading
 
 __all__ = [
     "CheckpointInterval",
     "Interrupted",
-    "Scores",
     "StoppedRun",
-    "Watcher",
+    "StreamTrainer",
     "find_device",
+    "name_of",
     "run",
     "state_folder",
 ]
 
-CLONE = Path(__file__).resolve().parents[3]  # where this code is part of one
-LONG, CALIBRATION, USUAL = (
-    600.0,
-    20.0,
-    300.0,
-)  # seconds: a long run, what it takes to tell, between checkpoints
-
 
 class StoppedRun(RunError):
-    """A run that could not go on, with the results it had until then."""
+    """A run that cannot go on because its numbers are not finite, with the results it had until then."""
 
     def __init__(self, message: str, record: RunRecord) -> None:
         super().__init__(message)
         self.record = record
-
-
-class Interrupted(RunError):
-    """A run that was asked to stop and has kept its state."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointInterval:
-    """How often a checkpoint is written: so many seconds, or so many steps."""
-
-    seconds: float | None = None
-    steps: int | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> "CheckpointInterval":
-        """5m, 90s, 2h, or a number of steps."""
-        units = {"s": 1.0, "m": 60.0, "h": 3600.0}
-        number, unit = (text[:-1], text[-1]) if text[-1:] in units else (text, "")
-        try:
-            value = float(number) if unit else int(number)
-        except ValueError:
-            value = 0
-        if not 0 < value < float("inf"):
-            raise ConfigError(f"--checkpoint-every takes 5m, 90s, 2h or a number of steps, got '{text}'")
-        return cls(seconds=value * units[unit]) if unit else cls(steps=int(value))
 
 
 def run(
@@ -80,7 +51,7 @@ def run(
     *,
     folder: Path | None = None,
     device: str = "cpu",
-    watcher: Watcher | None = None,
+    listeners: Iterable[Listener] = (),
     out: Path | None = None,
     checkpoint_every: str | None = None,
     resume: bool = False,
@@ -89,26 +60,34 @@ def run(
     """Learn the whole stream with one seed; the same config gives the same results to the bit.
 
     With an `out` folder (or `resume`, which means "runs") the state is kept beside where the record belongs:
-    every so often, or, if nothing is said, every 5 minutes once the run turns out to take more than 10, and
-    whenever the watcher asks to stop. `resume` goes on from there; a run without state begins anew.
+    as often as `checkpoint_every` says, or every 5 minutes once the run turns out to take more than 10, and
+    whenever a listener asks to stop. `resume` goes on from there; a run without state begins anew.
     """
-    every = CheckpointInterval.parse(checkpoint_every) if checkpoint_every else None
-    if out is None and (resume or every or keep_state):
+    interval = CheckpointInterval.parse(checkpoint_every) if checkpoint_every else None
+    if out is None and (resume or interval or keep_state):
         out = Path("runs")
     place = state_folder(out, config) if out else None
+    checkpoints = Checkpoints(place, interval, identity(config)) if place else None
     with locked(place) if place else nullcontext():
-        trainer = Trainer(config, folder, find_device(device), watcher or Watcher())
-        keeper = Keeper(trainer, place, every)
-        if place and resume:
-            keeper.resume(place)
-        trainer.pause = keeper.pause
-        try:
-            trainer.go()
-        except NonFiniteError as error:
-            raise StoppedRun(f"{error}{keeper.last_kept()}", make_record(trainer)) from None
-        if keep_state:
-            keeper.keep()
-    return make_record(trainer)
+        trainer = StreamTrainer(config, folder, find_device(device), listeners, checkpoints)
+        with trainer.reported():
+            if place and resume:
+                continue_from(trainer, place)
+            try:
+                trainer.go()
+            except NonFiniteError as error:
+                newest = checkpoints.newest if checkpoints else None
+                kept = f". The last checkpoint with finite numbers: {newest}" if newest else ""
+                raise StoppedRun(f"{error}{kept}", trainer.record()) from None
+            if keep_state:
+                trainer.write_checkpoint()
+    return trainer.record()
+
+
+def name_of(config: RunConfig) -> str:
+    size = getattr(config.method, "memory_size", None)
+    memory = "" if size is None else f" m{size}"
+    return f"{config.stream} {config.method_name}{memory} seed {config.seed}"
 
 
 def state_folder(out: Path, config: RunConfig) -> Path:
@@ -116,131 +95,166 @@ def state_folder(out: Path, config: RunConfig) -> Path:
     return record_path(out, config.to_dict()).with_suffix(".state")
 
 
-class Keeper:
-    """Writes checkpoints of a course when it is time to."""
+def identity(config: RunConfig) -> dict[str, Any]:
+    """What a checkpoint's manifest says of the run, for a person and for `ser resume`."""
+    held = config.to_dict()
+    return {"config": held, "config_hash": fingerprint(held), "recipe": config.source}
 
-    def __init__(self, trainer: Trainer, folder: Path | None, every: CheckpointInterval | None) -> None:
-        self.trainer, self.folder, self.every = trainer, folder, every
-        self.first_step = self.last_step = 0
-        self.began = self.last_time = time.monotonic()
-        self.written: Path | None = None
 
-    def resume(self, folder: Path) -> None:
-        trainer, found = self.trainer, read_newest(folder, self.trainer.watcher.told)
-        if found is None:
-            return
-        expected = fingerprint(trainer.config.to_dict())
-        if found.manifest.get("config_hash") != expected:
-            raise RunError(f"{found.path}: belongs to another configuration than {expected}; remove {folder}")
-        try:
-            trainer.load(found.tree)
-        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-            reason = str(error).splitlines()[0]
-            raise RunError(f"{found.path}: does not fit this run ({reason}); remove {folder}") from None
-        self.first_step = self.last_step = trainer.steps_done
-        self.written = found.path
-        trainer.watcher.told(
-            f"going on after step {trainer.steps_done}, task {trainer.index + 1} ({found.path})"
+def continue_from(trainer: "StreamTrainer", folder: Path) -> None:
+    """Load the newest whole checkpoint, if there is one."""
+    found = read_newest(folder, trainer.listener.on_message)
+    if found is None:
+        return
+    expected = fingerprint(trainer.config.to_dict())
+    if found.manifest.get("config_hash") != expected:
+        raise RunError(f"{found.path}: belongs to another configuration than {expected}; remove {folder}")
+    where = f"step {found.manifest.get('step')}, task {found.manifest.get('task')}"
+    trainer.resume(found, f"going on after {where} ({found.path})", f"remove {folder}")
+
+
+class StreamTrainer(Trainer):
+    """A stream on its way through a method. Built from a config, and loaded with a state to go on."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: Path | None,
+        device: torch.device,
+        listeners: Iterable[Listener] = (),
+        checkpoints: Checkpoints | None = None,
+    ) -> None:
+        self.config, self.meter, self.started = config, Meter(), datetime.now(UTC).isoformat()
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        listener = Listeners(listeners)
+        with self.meter("data"):
+            loading = report_loading(listener)
+            self.stream = build_stream(config.stream, config.seed, folder, loading, config.data.options)
+        self.lessons = accumulate(self.stream) if config.row.on_union else self.stream
+        # Replayed images are augmented by draws of their own, which leave the stream's views alone.
+        names = ("order", "views", "replayed views")
+        generators = {name: derive_generator(config.seed, name) for name in names}
+        view = self.stream.train_view(generators["views"])
+        replayed_view = self.stream.train_view(generators["replayed views"])
+        super().__init__(
+            make_method(config, self.stream, replayed_view).to(device),
+            view,
+            self.stream.test_view,
+            config.train,
+            generators,
+            listeners=[listener],
+            checkpoints=checkpoints,
+            name=name_of(config),
+            num_tasks=len(self.lessons),
         )
+        self.scores = {"": ScoreTable(None)} | {
+            name: ScoreTable(ask) for name, ask in self.method.predictors().items()
+        }
+        self.learnt = False  # whether the task at hand is learnt, and only its judgement is missing
+        self.terms: list[list[dict[str, float]]] = []
 
-    def pause(self) -> None:
-        stop = self.trainer.watcher.wants_stop()
-        if self.folder and (stop or self.due()):
-            self.keep()
-        if stop:
-            kept = f"; its state is kept in {self.folder}" if self.folder else ""
-            done, total = self.trainer.steps_done, self.trainer.steps_total
-            when = f"after step {done} of {total}" if total else "before the first step"
-            raise Interrupted(f"stopped {when}{kept}")
+    def go(self) -> None:
+        """From where it stands to the end."""
+        left = self.index < len(self.lessons) and not self.learnt
+        with self.meter("data"):
+            task = self.lessons[self.index] if left else None
+        self.start(task.train if task else None)
+        for table in self.scores.values():
+            if not table.untrained:
+                table.untrained = self.judge(range(len(self.stream)), -1, table.ask)
+        while self.index < len(self.lessons):
+            if not self.learnt:
+                self.learn_next(task)
+            task = None
+            self.judge_all()
+            self.index, self.learnt = self.index + 1, False
 
-    def due(self) -> bool:
-        now, trainer = time.monotonic(), self.trainer
-        if self.every and self.every.steps:
-            return trainer.steps_done - self.last_step >= self.every.steps
-        if self.every and self.every.seconds:
-            return now - self.last_time >= self.every.seconds
-        spent, done = now - self.began, trainer.steps_done - self.first_step
-        if spent < CALIBRATION or not done:
-            return False
-        return now - self.last_time >= USUAL and spent / done * trainer.steps_total > LONG
+    def learn_next(self, task: Task | None) -> None:
+        with self.meter("data"):
+            task = task or self.lessons[self.index]
+        with self.meter("train"):
+            terms = self.learn(task)
+        self.terms.append(terms)
+        self.learnt = True
+        self.pause()
 
-    def keep(self) -> None:
-        trainer = self.trainer
-        trainer.check_finite()  # a checkpoint of numbers that are none would be of no use
-        assert self.folder is not None
-        with trainer.meter("checkpoint"):
-            self.written = write_checkpoint(self.folder, trainer.state(), self.about())
-        self.last_time, self.last_step = time.monotonic(), trainer.steps_done
+    def judge_all(self) -> None:
+        """Test all tasks so far and one ahead: that is what forward transfer is made of."""
+        learnt = len(self.stream) - len(self.lessons) + self.index
+        last = min(learnt + 2, len(self.stream))
+        rows = [self.judge(range(last), learnt, table.ask) for table in self.scores.values()]
+        for table, row in zip(self.scores.values(), rows, strict=True):
+            table.rows.append(row)
+        self.listener.on_task(self.index, {name: list(row) for name, row in rows[0].items()})
 
-    def about(self) -> dict[str, Any]:
-        """What a person or `ser resume` wants to know without reading the rest."""
-        trainer = self.trainer
-        return {
-            "config": trainer.config.to_dict(),
-            "config_hash": fingerprint(trainer.config.to_dict()),
-            "recipe": trainer.config.source,
-            "step": trainer.steps_done,
-            "steps_expected": trainer.steps_total,
-            "task": min(trainer.index + 1, len(trainer.lessons)),
-            "tasks": len(trainer.lessons),
-            "threads": torch.get_num_threads(),
-            "device": str(trainer.device),
+    def judge(self, tasks: range, learnt: int, ask: Predictor | None) -> Scores:
+        """A row of each accuracy matrix; a task not learnt yet is judged among the classes up to its own."""
+        config, stream = self.config.eval, self.stream
+        row: Scores = {name: [None] * len(stream) for name in scenarios_of(stream)}
+        for task in tasks:
+            known = range(len(stream)) if config.candidates == "all" else range(max(learnt, task) + 1)
+            seen = tuple(sorted({label for t in known for label in stream.task_classes[t]}))
+            candidates = (seen, stream.task_classes[task]) if stream.scenario == "class-il" else (seen,)
+            with self.meter("evaluate"):
+                split, size = stream.test(task), config.batch_size
+                accuracies = evaluate(
+                    self.method, split, stream.test_view, *candidates, batch_size=size, ask=ask
+                )
+            for name, accuracy in zip(row, accuracies, strict=True):
+                row[name][task] = accuracy
+            self.pause()
+        return row
+
+    def write_checkpoint(self) -> None:
+        with self.meter("checkpoint"):
+            super().write_checkpoint()
+
+    def state(self) -> dict[str, Any]:
+        """What decides what comes next, and what is known so far."""
+        return super().state() | {
+            "index": self.index,
+            "learnt": self.learnt,
+            "steps_done": self.steps_done,
+            "terms": self.terms,
+            "scores": {name: [table.untrained, table.rows] for name, table in self.scores.items()},
+            "started": self.started,
+            "measured": self.meter.phases,
         }
 
-    def last_kept(self) -> str:
-        return f". The last checkpoint with finite numbers: {self.written}" if self.written else ""
+    def load(self, state: dict[str, Any], steps_done: int) -> None:
+        super().load(state, steps_done)
+        self.index, self.learnt = state["index"], state["learnt"]
+        self.terms, self.started = state["terms"], state["started"]
+        # Version 0.1 had other names for these two.
+        self.meter.phases = state["measured"] if "measured" in state else state["phases"]
+        for name, (untrained, rows) in (state["scores"] if "scores" in state else state["boards"]).items():
+            self.scores[name].untrained, self.scores[name].rows = untrained, rows
+
+    def record(self) -> RunRecord:
+        """What there is so far."""
+        accuracy = {name: summarise(table) if table.rows else {} for name, table in self.scores.items()}
+        results: dict[str, Any] = {"accuracy": accuracy.pop(""), "terms": self.terms}
+        measured = describe_machine(self.device)
+        measured |= {"started": self.started, "phases": self.meter.phases}
+        if self.device.type == "cuda":
+            measured["peak_device_memory_bytes"] = torch.cuda.max_memory_allocated(self.device)
+        measured["recipe"] = self.config.source
+        if self.config.row.source_hash:  # tables have no other way to know how a user's method is called
+            measured["label"] = self.config.row.label
+        held = self.config.to_dict()
+        return RunRecord(held, results | ({"accuracy_of": accuracy} if accuracy else {}), measured)
 
 
-def make_record(trainer: Trainer) -> RunRecord:
-    """What there is so far."""
-    measured = describe_machine(trainer.device)
-    measured |= {"started": trainer.started, "phases": trainer.meter.phases}
-    if trainer.device.type == "cuda":
-        measured["peak_device_memory_bytes"] = torch.cuda.max_memory_allocated(trainer.device)
-    measured["recipe"] = trainer.config.source
-    if trainer.config.row.source_hash:  # tables have no other way to know how a user's method is called
-        measured["label"] = trainer.config.row.label
-    return RunRecord(trainer.config.to_dict(), trainer.results(), measured)
-
-
-def describe_machine(device: torch.device) -> dict[str, Any]:
-    """Versions and hardware, for the record."""
-    packages = {"strongreplay": __version__, "python": platform.python_version(), "torch": torch.__version__}
-    return {
-        "versions": packages | {"numpy": np.__version__} | source_commit(),
-        "hardware": {
-            "system": f"{platform.system()} {platform.machine()}",
-            "processor": processor_name(),
-            "instructions": torch.backends.cpu.get_cpu_capability(),  # another set rounds differently
-            "cores": os.cpu_count(),
-            "threads": torch.get_num_threads(),
-            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-        },
-    }
-
-
-def source_commit(clone: Path = CLONE) -> dict[str, str]:
-    """The commit this code is of, `-dirty` if it was changed since; nothing where it is not a clone."""
-    if not (clone / ".git").exists():  # above an installed package may lie somebody else's
-        return {}
-    try:
-        commit = ask_git(clone, "rev-parse", "--short=12", "HEAD")
-        # Records and README change while runs are made; only what is imported decides a result.
-        changed = ask_git(clone, "status", "--porcelain", "--untracked-files=no", "src")
-    except (OSError, subprocess.SubprocessError):
-        return {}
-    return {"commit": f"{commit}-dirty" if changed else commit}
-
-
-def ask_git(clone: Path, *words: str) -> str:
-    command = ["git", "-C", str(clone), *words]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
-    return found.stdout.strip()
-
-
-def processor_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or sys.platform
+def make_method(config: RunConfig, stream: Stream, replayed_view: View) -> Method:
+    """Net and method of a config, initial weights drawn from its seed."""
+    net = make_net(
+        config.net.name,
+        stream.input_shape,
+        stream.num_classes,
+        derive_generator(config.seed, "net"),
+        config.code.get("net"),
+        **config.net.options,
+    )
+    problem = Problem(stream.num_classes, len(stream), replayed_view, stream.test_view, config.seed)
+    return config.row.build(net, problem, config.method)

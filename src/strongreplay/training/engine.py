@@ -1,10 +1,11 @@
-"""The two loops: train_task and evaluate. Nothing here knows files, names, seeds or printing.
+"""The loops over batches: PhaseLoop, train_task and evaluate. Nothing here knows files, names or printing.
 
-Whole batches move: an epoch is one permutation, a batch one gather. The terms of the loss stay on the
-device and are read once an epoch, which is also when a non-finite one is found and its step named.
+Data move in whole batches: an epoch is one permutation, a batch one gather. The terms of the loss stay on
+the device and are read once an epoch; a term that is not finite is found then, and its step is named.
 """
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from math import ceil, isfinite
@@ -15,59 +16,161 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from strongreplay.errors import RunError
-from strongreplay.methods.base import Method, evaluation_mode
+from strongreplay.methods.base import MAIN, Method, Phase, evaluation_mode
 from strongreplay.protocol import Batch, Split, Task, Terms, View
 from strongreplay.training.devices import keep_freed_memory
+from strongreplay.training.events import Listener, Position
+from strongreplay.training.optimizers import set_rate, with_gradients
 from strongreplay.training.rates import Rate
 
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Where training stands: numbers from 0, after the step has been taken."""
-
-    task: int
-    epoch: int
-    step: int
-    num_steps: int  # in an epoch
-
-
-OnStep = Callable[[Position], None]
+RESIDENT_BYTES = 1 << 30  # larger training data stay where they are and move to the device batch by batch
 
 
 class NonFiniteError(RunError):
-    """A term of the loss turned into infinity or not-a-number."""
+    """Weights, the loss or answers are infinite or not a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseDefaults:
+    """What a phase takes where it says nothing itself."""
+
+    view: View
+    epochs: int
+    batch_size: int
+    generator: torch.Generator
+    rate: Rate | None = None  # for phases of so many epochs
+    drop_last: bool = False  # leave out a short batch at an epoch's end, in phases of this batch size
 
 
 @dataclass
 class TaskProgress:
-    """How far a task has been trained; with method, optimiser and generators it is all it takes to go on."""
+    """How far a task has been trained. With method, optimiser and generators it is all it takes to go on."""
 
+    phase: str = ""  # empty: none has begun
     epoch: int = 0
     step: int = 0  # of the epoch, the next one to be taken
     order: Tensor | None = None  # state of the order's generator when the epoch began
     steps: list[Terms] = field(default_factory=list)  # of the epoch so far
-    history: list[dict[str, float]] = field(default_factory=list)  # of the epochs before
+    history: list[dict[str, float]] = field(default_factory=list)  # of finished epochs of the main phase
+    first_step: int | None = None  # how many steps of the run came before this task
+    generator: torch.Generator | None = None  # the order's
+    generator_state: Tensor | None = None  # of the same, read from a checkpoint
 
     def state(self) -> dict[str, Any]:
         values = [term for terms in self.steps for term in terms.values()]
         return {
+            "phase": self.phase,
             "epoch": self.epoch,
             "step": self.step,
             "order": self.order,
+            "generator": self.generator.get_state() if self.generator else None,
             "names": [list(terms) for terms in self.steps],
             "values": torch.stack(values) if values else torch.empty(0),
             "history": self.history,
+            "first_step": self.first_step,
         }
 
     @classmethod
     def of_state(cls, state: dict[str, Any], device: torch.device) -> "TaskProgress":
+        """The inverse of `state`; version 0.1 knew the main phase alone."""
         values = iter(state["values"].to(device))
-        steps = [{name: next(values) for name in names} for names in state["names"]]
-        return cls(state["epoch"], state["step"], state["order"], steps, state["history"])
+        return cls(
+            state.get("phase", MAIN),
+            state["epoch"],
+            state["step"],
+            state["order"],
+            [{name: next(values) for name in names} for names in state["names"]],
+            state["history"],
+            state.get("first_step"),
+            generator_state=state.get("generator"),
+        )
 
-    def end_epoch(self, where: str) -> None:
-        self.history.append(mean_terms(self.steps, where))
-        self.epoch, self.step, self.order, self.steps = self.epoch + 1, 0, None, []
+    def begin_phase(self, name: str) -> None:
+        self.phase, self.epoch, self.step, self.order, self.steps = name, 0, 0, None, []
+
+
+class PhaseLoop:
+    """The epochs and batches of one phase of a task, from where its progress stands."""
+
+    def __init__(
+        self, method: Method, task: Task, phase: Phase, defaults: PhaseDefaults, progress: TaskProgress
+    ) -> None:
+        self.task, self.phase, self.progress = task, phase, progress
+        self.device = next(method.parameters()).device
+        given = phase.data() if callable(phase.data) else phase.data
+        self.data = place(task.train if given is None else given, self.device)
+        self.in_order = task.in_order and given is None and phase.weights is None
+        self.view, self.generator = phase.view or defaults.view, phase.generator or defaults.generator
+        usual = phase.epochs is None
+        self.epochs = defaults.epochs if phase.epochs is None else phase.epochs
+        self.rate = phase.rate or (defaults.rate if usual and not phase.optimizer else None)
+        self.size = phase.batch_size or method.stream_batch_size(defaults.batch_size)
+        drop_last = defaults.drop_last and phase.batch_size is None
+        self.num_steps = steps_in_epoch(len(self.data), self.size, drop_last) if len(self.data) else 0
+        self.steps_done = self.steps_expected = 0  # of the whole run, for those who listen
+        progress.generator = self.generator
+        if progress.generator_state is not None:
+            self.generator.set_state(progress.generator_state)
+            progress.generator_state = None
+
+    @property
+    def total(self) -> int:
+        return self.epochs * self.num_steps
+
+    @property
+    def is_open(self) -> bool:
+        return self.num_steps > 0 and self.progress.epoch < self.epochs
+
+    def steps(self, optimizer: Optimizer) -> Iterator[Terms]:
+        """Train the rest of an epoch, step by step; `end_epoch` is due afterwards."""
+        progress, data = self.progress, self.data
+        order = self.draw_order()
+        rows, places = order.to(self.device), order.to(data.labels.device)
+        labels = data.labels.index_select(0, places).to(self.device)
+        batches = zip(*(part.split(self.size) for part in (rows, places, labels)), strict=True)
+        for of_batch, here, known in islice(batches, progress.step, self.num_steps):
+            if self.rate:
+                set_rate(optimizer, self.rate(progress.epoch, progress.step / self.num_steps))
+            images = move(data.inputs.index_select(0, here), self.device)
+            ids = None if data.ids is None else data.ids.index_select(0, here).to(self.device)
+            terms = self.phase.observe(Batch(of_batch, images, self.view(images), known, ids), optimizer)
+            progress.steps.append(terms)
+            progress.step += 1
+            self.steps_done += 1
+            yield terms
+
+    def draw_order(self) -> Tensor:
+        """The epoch's order on the host, the same again after a resume."""
+        progress, generator = self.progress, self.generator
+        now = generator.get_state()
+        if progress.order is None:
+            progress.order = now
+        generator.set_state(progress.order)
+        if self.phase.weights is not None:
+            weights = self.phase.weights.cpu()
+            order = weights.multinomial(len(weights), replacement=True, generator=generator)
+        else:
+            order = torch.randperm(len(self.data), generator=generator)
+        if progress.step:  # of a resumed epoch: the generator may have served others after the order
+            generator.set_state(now)
+        return torch.arange(len(self.data)) if self.in_order else order
+
+    def position(self) -> Position:
+        """After a step."""
+        epoch, step = self.progress.epoch, self.progress.step - 1
+        where = (self.task.index, epoch, step, self.num_steps, self.phase.name)
+        return Position(*where, self.steps_done, self.steps_expected)
+
+    def end_epoch(self) -> dict[str, float]:
+        """The mean of each term."""
+        progress, of_phase = self.progress, "" if self.phase.name == MAIN else f", {self.phase.name}"
+        means = mean_terms(
+            progress.steps, f"task {self.task.index + 1}{of_phase}, epoch {progress.epoch + 1}"
+        )
+        if self.phase.name == MAIN:
+            progress.history.append(means)
+        progress.epoch, progress.step, progress.order, progress.steps = progress.epoch + 1, 0, None, []
+        return means
 
 
 def train_task(
@@ -81,59 +184,58 @@ def train_task(
     generator: torch.Generator,
     rate: Rate | None = None,
     drop_last: bool = False,
-    on_step: OnStep | None = None,
-    on_begin: Callable[[Task], None] | None = None,
-    progress: TaskProgress | None = None,
-    restore: Callable[[], None] | None = None,
+    listener: Listener | None = None,
 ) -> list[dict[str, float]]:
-    """Learn one task; returns the mean of each loss term, an entry an epoch.
+    """Learn one task; returns the mean of each loss term of the main phase, an entry an epoch.
 
-    Without a `rate` the optimiser keeps its own. `drop_last` leaves out a short batch at an epoch's end. To
-    go on with a task that was begun before, give its `progress` and a `restore`, which puts everything back
-    as it was then: beginning the task a second time may have changed it.
+    Without a `rate` the optimiser keeps its own. `drop_last` leaves out a short batch at an epoch's end.
+    A phase with an optimiser of its own does not use `optimizer`.
     """
-    device = next(method.parameters()).device
     keep_freed_memory()
     method.train()
-    task = method.begin_task(task)
-    progress = progress or TaskProgress()
-    if restore:
-        restore()
-    if on_begin:
-        on_begin(task)  # as the method wants to learn it
-    train = task.train.to(device)
-    size = method.stream_batch_size(batch_size)
-    num_steps = steps_in_epoch(len(train), size, drop_last)
-    while progress.epoch < epochs:
-        if progress.order is None:
-            progress.order = generator.get_state()
-        generator.set_state(progress.order)
-        drawn = torch.randperm(len(train), generator=generator)
-        order = (torch.arange(len(train)) if task.in_order else drawn).to(device)
-        steps = zip(order.split(size), train.labels.index_select(0, order).split(size), strict=True)
-        for rows, labels in islice(steps, progress.step, num_steps):
-            if rate:
-                set_rate(optimizer, rate(progress.epoch, progress.step / num_steps))
-            images = train.inputs.index_select(0, rows)
-            ids = None if train.ids is None else train.ids.index_select(0, rows)
-            batch = Batch(rows, images, view(images), labels, ids)
-            progress.steps.append(method.observe(batch, optimizer))
-            progress.step += 1
-            if on_step:
-                on_step(Position(task.index, progress.epoch, progress.step - 1, num_steps))
-        progress.end_epoch(f"task {task.index + 1}, epoch {progress.epoch + 1}")
+    task, progress = method.begin_task(task), TaskProgress()
+    defaults = PhaseDefaults(view, epochs, batch_size, generator, rate, drop_last)
+    for phase in method.phases(task):
+        progress.begin_phase(phase.name)
+        if phase.begin:
+            phase.begin()
+        loop = PhaseLoop(method, task, phase, defaults, progress)
+        chosen = phase.make_optimizer(method.net, lambda parameters: optimizer)
+        with with_gradients(chosen, phase.parameters is not None):
+            while loop.is_open:
+                train_epoch(loop, chosen, listener or Listener())
     method.end_task(task)
     return progress.history
+
+
+def train_epoch(
+    loop: PhaseLoop, optimizer: Optimizer, listener: Listener, after_step: Callable[[], None] = lambda: None
+) -> None:
+    """Train the rest of an epoch and report it."""
+    began = time.perf_counter()
+    for terms in loop.steps(optimizer):
+        listener.on_step(loop.position(), dict(terms))
+        after_step()
+    position, rate = loop.position(), float(optimizer.param_groups[0]["lr"])
+    listener.on_epoch(position, loop.end_epoch(), rate, time.perf_counter() - began)
+
+
+def place(split: Split, device: torch.device) -> Split:
+    """On the device, unless it is too large for that."""
+    return split.to(device) if split.inputs.nbytes <= RESIDENT_BYTES else split
+
+
+def move(images: Tensor, device: torch.device) -> Tensor:
+    if images.device == device:
+        return images
+    if device.type == "cuda":  # from pinned memory the copy waits for nothing
+        return images.pin_memory().to(device, non_blocking=True)
+    return images.to(device)
 
 
 def steps_in_epoch(num_samples: int, batch_size: int, drop_last: bool = False) -> int:
     """At least one: a short batch is left out only where there is a whole one."""
     return max(1, num_samples // batch_size) if drop_last else ceil(num_samples / batch_size)
-
-
-def set_rate(optimizer: Optimizer, lr: float) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = lr
 
 
 def mean_terms(steps: list[Terms], where: str) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """Optimisers from settings: SGD, Adam or AdamW, with or without a limit to the gradient's norm."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch.nn.utils import clip_grad_norm_
@@ -51,3 +52,22 @@ def carry_over(old: Optimizer, new: Optimizer) -> None:
                 new.state[parameter] = old.state[parameter]
     for group, before in zip(new.param_groups, old.param_groups, strict=False):
         group |= {key: value for key, value in before.items() if key != "params"}
+
+
+@contextmanager
+def with_gradients(optimizer: Optimizer, wanted: bool = True) -> Iterator[None]:
+    """For a phase with parameters of its own: buffers and frozen weights require gradients inside.
+
+    Afterwards no parameter of the phase has a gradient left that another phase's optimiser would follow.
+    """
+    tensors = [tensor for group in optimizer.param_groups for tensor in group["params"] if wanted]
+    frozen = [tensor for tensor in tensors if not tensor.requires_grad]
+    for tensor in frozen:
+        tensor.requires_grad_()
+    try:
+        yield
+    finally:
+        for tensor in frozen:
+            tensor.requires_grad_(False)
+        for tensor in tensors:
+            tensor.grad = None

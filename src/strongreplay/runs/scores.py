@@ -1,0 +1,40 @@
+"""ScoreTable: the accuracies of a net on every task, before the first task and after each."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from strongreplay import metrics
+from strongreplay.data.streams import Stream
+from strongreplay.training.events import Scores
+
+Predictor = Callable[[Tensor], Tensor]
+
+
+@dataclass
+class ScoreTable:
+    """The scores of one of a method's nets: before the first task, and after each."""
+
+    ask: Predictor | None  # none: the one that the method predicts with
+    untrained: Scores = field(default_factory=dict)
+    rows: list[Scores] = field(default_factory=list)
+
+
+def scenarios_of(stream: Stream) -> tuple[str, ...]:
+    return ("class-il", "task-il") if stream.scenario == "class-il" else ("domain-il",)
+
+
+def summarise(table: ScoreTable) -> dict[str, Any]:
+    """Each scenario's matrix and what it amounts to."""
+    summary, untrained = {}, table.untrained
+    for scenario in untrained:
+        matrix_rows = [row[scenario] for row in table.rows]
+        matrix, before = metrics.as_matrix(matrix_rows), metrics.as_matrix([untrained[scenario]])[0]
+        summary[scenario] = {
+            "matrix": matrix_rows,
+            "untrained": untrained[scenario],
+            **metrics.compute_all(matrix, before),
+        }
+    return summary
