@@ -18,6 +18,7 @@ from strongreplay.data.streams import Stream
 from strongreplay.errors import RunError
 from strongreplay.methods.base import MAIN, Method, Phase, descend
 from strongreplay.methods.sgd import SGD
+from strongreplay.nets import Classifier
 from strongreplay.protocol import Batch, Split, Task, Terms
 from strongreplay.runs.config import RunConfig, resolve
 from strongreplay.runs.run import run, state_folder
@@ -103,6 +104,8 @@ def test_a_run_killed_inside_any_phase_goes_on_to_the_bit(method: str, tmp_path:
 
 class Staged(Method):
     """A main phase, then one that trains the head alone on chosen samples, by groups and with Adam."""
+
+    net: Classifier
 
     def __init__(self) -> None:
         super().__init__()
