@@ -235,7 +235,7 @@ def test_a_module_of_ones_own_gives_features(digits: Stream, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"method": "gem"}, "does not go on when classes are added"),
+        ({"method": "gem"}, "gem can't learn classes that are added later"),
         ({"method": "sre"}, "did you mean 'ser'"),
         ({"memory": "20 parsecs"}, "such as 500 or 20MB"),
         ({"memory": "10B"}, "no room for one sample"),

@@ -1,4 +1,4 @@
-"""Plan: what is decided when a model is made, validated once; some of it may change with a later lesson."""
+"""The settings of a kept model, validated once; some of them may change with a later update."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,12 +14,11 @@ from strongreplay.models.budget import Budget
 from strongreplay.storage.records import flatten
 from strongreplay.training.settings import NetConfig, Section, TrainConfig, build_sections, net_faults
 
-OWN = "own"  # a net that is no row of NETS: the user brings it along
+OWN = "own"  # the name of a net that is not in NETS: the user passes it to `Learner`
 DEFAULTS: dict[str, Any] = {"train.lr": 0.03, "train.epochs": 20}
-DEFAULTS_OF: dict[str, dict[str, Any]] = {
-    "ser": {"method.alpha": 0.5}
-}  # chunks are small, and so is the rate
-CHANGEABLE = ("learner.memory", "learner.val", "train.")
+# Chunks are small and so is the learning rate; SER's consistency has a larger weight here than in runs.
+DEFAULTS_OF: dict[str, dict[str, Any]] = {"ser": {"method.alpha": 0.5}}
+CHANGEABLE = ("learner.memory", "learner.val", "train.")  # what a later update may set anew
 
 
 class LearnerConfig(Section):
@@ -71,9 +70,9 @@ class ModelSettings:
         return {name: getattr(self, name).model_dump(mode="json", exclude={"memory_size"}) for name in names}
 
     def changed(self, settings: Mapping[str, Any]) -> "ModelSettings":
-        """With other settings for the lessons to come; what the model is made of stays."""
+        """With other settings for later updates; those that the net and the method were made with stay."""
         held, method = flatten(self.to_dict()), settings.get("learner.method", self.learner.method)
-        if method != self.learner.method:  # before its settings are looked for in those of another method
+        if method != self.learner.method:  # checked first: another method has other settings
             raise ConfigError(fixed_as("learner.method", self.learner.method, method))
         other = make_settings(held | dict(settings))
         faults = [
@@ -91,12 +90,12 @@ def fixed_as(key: str, held: object, given: object) -> str:
 
 
 def make_settings(settings: Mapping[str, Any]) -> ModelSettings:
-    """Of settings such as learner.memory, method.alpha, net.name, train.epochs; all faults at once."""
+    """From names such as learner.memory, method.alpha, net.name, train.epochs; reports all faults at once."""
     name = str(settings.get("learner.method", "ser"))
     row = method_row(name)
     if not row.grows:
         usable = ", ".join(each for each, row in METHODS.items() if row.grows)
-        raise ConfigError(f"{name} does not go on when classes are added; take one of {usable}")
+        raise ConfigError(f"{name} can't learn classes that are added later; take one of {usable}")
     if "method.memory_size" in settings:
         raise ConfigError("method.memory_size follows from learner.memory; set that instead")
     sections: dict[str, type[BaseModel]] = {

@@ -1,4 +1,4 @@
-"""Remembered samples as files: images in class folders, or features as one array file, and a list of all."""
+"""Write kept samples as files: images in class folders, or features as one array file, and a manifest."""
 
 import io
 import os
@@ -26,7 +26,7 @@ def write_samples(
     images: Tensor,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> None:
-    """Into a folder that is new or empty; nothing is written outside it."""
+    """Write samples into a folder that is new or empty; nothing is written outside it."""
     expect_empty(folder)
     try:
         files.make_folder(folder)
@@ -62,7 +62,7 @@ def write_images(
     images: Tensor,
     progress: Callable[[str, int, int], None],
 ) -> list[str]:
-    """The path of each in the folder; a sample that is kept twice is written twice."""
+    """Write each image and return its path in the folder; a sample in two rows is written twice."""
     from PIL import Image
 
     paths: dict[str, None] = {}
@@ -81,9 +81,9 @@ def write_images(
 
 
 def folder_name(label: Label) -> str:
-    """A label as a name for any file system; urllib.parse.unquote gives it back.
+    """A label as a folder name that every file system accepts; urllib.parse.unquote gives the label back.
 
-    One that is too long ends in %~, and only the manifest has all of it.
+    A name that is too long is cut and ends in %~ and a hash; the manifest has the whole label.
     """
     text = str(label)
     name = "".join(sign if sign.isalnum() or sign in " _-.,+()" else escaped(sign) for sign in text)
