@@ -13,7 +13,7 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 import torch
-from kept_models import make_model, ser, some_digits, teach
+from kept_models import make_model, ser, some_digits, teach, write_folder
 from PIL import Image
 
 from strongreplay.errors import ConfigError, RunError
@@ -239,6 +239,20 @@ def test_forget_says_what_goes_and_what_stays(state: Path) -> None:
     assert "weights, which were trained on them, are not changed" in said.out
     assert {one.label for one in kept(state)} == {"zero", "one"}
     assert not (state / WORK).exists()
+
+
+def test_forget_says_that_copies_go_too(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "photos", (0, 1), 0, 10)
+    (folder / "one" / "again.png").write_bytes((folder / "zero" / "photo-zero-2.png").read_bytes())
+    teach(tmp_path / "model", folder, settings={"learner.memory": 60})
+    said = ser("memory", tmp_path / "model", "forget", "--source", "zero/photo-zero-2.png", "--yes")
+    assert said.code == 0, said.err
+    assert "to be forgotten: 2 samples, in v1" in said.err
+    assert "zero/photo-zero-2.png" in said.err
+    assert "one/again.png" in said.err
+    assert "1 sample of these has the pixels of one you named" in said.err
+    assert "forgotten: 2 samples, in v1" in said.out
+    assert not {"zero/photo-zero-2.png", "one/again.png"} & {one.source for one in kept(tmp_path / "model")}
 
 
 def test_forget_takes_several_names_of_every_kind(state: Path) -> None:

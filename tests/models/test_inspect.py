@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from kept_models import make_model, ser, some_digits, write_folder
 
 from strongreplay.errors import DataError
 from strongreplay.learner import Learner
+from strongreplay.models.inspect.diff import compare_memory
 
 
 @pytest.fixture(scope="module")
@@ -73,3 +75,19 @@ def test_a_learner_without_a_folder_says_so_and_has_one_once_it_is_saved(tmp_pat
     learner.fit(draws.normal(size=(20, 4)).astype(np.float32), ["a", "b"] * 10)
     with pytest.raises(DataError, match="no folder"):  # another model than the one that was saved
         learner.status()
+
+
+def test_two_copies_count_as_two_samples_and_two_rows_of_one_sample_as_one() -> None:
+    images = torch.zeros(3, 1, 2, 2, dtype=torch.uint8)
+
+    def parts(*ids: int) -> dict[str, Any]:
+        origins = [[number, f"{number}.png", "a", 1] for number in ids]
+        samples = {"origins": origins, "images": images[: len(ids)]}
+        columns = {"labels": torch.zeros(len(ids), dtype=torch.int64)}
+        memory = {"samples": samples, "columns": columns, "extra": {}}
+        return {"model": {"labels": ["a"], "shape": [1, 2, 2]}, "memory": memory}
+
+    assert compare_memory(parts(1, 2), parts(1, 2, 2)) == []
+    (change,) = compare_memory(parts(1, 2), parts(1, 1))
+    assert (change.replay_came, change.replay_went) == (0, 1)
+    assert compare_memory(parts(1), parts(7)) == []  # the same picture, learnt again after a rollback

@@ -221,8 +221,8 @@ def print_found(found: "ErasedSamples") -> None:
     if len(samples) > NUM_ROWS:
         print_line(f"  and {len(samples) - NUM_ROWS:,} more", err=True)
     if found.num_copies:
-        copies = count_of(found.num_copies, "sample")
-        print_line(f"  {copies} of these have the pixels of one you named", err=True)
+        copies, have = count_of(found.num_copies, "sample"), "has" if found.num_copies == 1 else "have"
+        print_line(f"  {copies} of these {have} the pixels of one you named", err=True)
     if found.stopped:
         print_line("an update that was stopped holds samples too; it will be removed as a whole", err=True)
 
