@@ -1,32 +1,35 @@
 """Room in a memory: a row's bytes are those of its columns, whatever columns a method keeps."""
 
 from pathlib import Path
-from typing import Any, NamedTuple, cast
 
 import pytest
-import torch
 from conftest import assert_same
-from kept_models import SIDE, some_digits, stop_in_the_middle, teach
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
-from torch.optim import Optimizer
+from kept_models import QUICK, SIDE, ser, some_digits, stop_in_the_middle, teach, write_folder
 
 from strongreplay.errors import ConfigError, RunError
-from strongreplay.memory import Memory
-from strongreplay.methods import METHODS, Method, MethodConfig
-from strongreplay.methods.base import descend
 from strongreplay.models.erasure import forget
 from strongreplay.models.memory_view import read_parts, samples_of
 from strongreplay.models.store import Store
-from strongreplay.protocol import Batch, Problem, Terms
 
 BUDGET, REPLAYED = "20kB", 16_000  # four fifths of the budget
+OWN = '''
+"""A user's file: a memory with a column that no method of the package has."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from strongreplay import Method, MethodConfig
+from strongreplay.memory import Memory
+from strongreplay.methods.base import descend
 
 
 class Sample(NamedTuple):
     images: Tensor
     labels: Tensor
-    weights: Tensor  # (N, 3) float64: a column that no method of the package has
+    weights: Tensor  # (N, 3) float64
 
 
 class WeightedConfig(MethodConfig):
@@ -34,48 +37,49 @@ class WeightedConfig(MethodConfig):
 
 
 class Weighted(Method):
-    """Replays samples by a weight of its own."""
+    grows, passes_ids = True, True
 
-    passes_ids = True
-
-    def __init__(self, net: nn.Module, problem: Problem, config: WeightedConfig) -> None:
+    def __init__(self, net, problem, config: WeightedConfig):
         super().__init__()
         self.net, self.view = net, problem.train_view
         self.memory = Memory(Sample, config.memory_size, problem.generator("memory"))
 
-    def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
+    def observe(self, batch, optimizer):
         terms = {"current": cross_entropy(self.net(batch.inputs), batch.labels)}
         if len(self.memory):
             replayed = self.memory.sample(len(batch))
             losses = cross_entropy(self.net(self.view(replayed.images)), replayed.labels, reduction="none")
             terms["replay"] = (losses * replayed.weights.mean(1).to(losses.dtype)).mean()
         terms = descend(optimizer, terms)
-        weights = torch.ones(len(batch), 3, dtype=torch.float64)
-        self.memory.add(Sample(batch.images, batch.labels, weights), batch.ids if self.passes_ids else None)
+        weights = torch.ones(len(batch), 3, dtype=torch.float64, device=batch.labels.device)
+        rows = Sample(batch.images, batch.labels, weights)
+        self.memory.add(rows, batch.ids if self.passes_ids else None)
         return terms
 
 
 class Nameless(Weighted):
     passes_ids = False
 
-
-@pytest.fixture(autouse=True)
-def own_methods(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Row:
-        config, has_memory, grows, scenarios = WeightedConfig, True, True, ("class-il",)
-
-        def __init__(self, build: type[Method]) -> None:
-            self.build = build
-
-    for name, build in (("weighted", Weighted), ("nameless", Nameless)):
-        monkeypatch.setitem(cast(dict[str, Any], METHODS), name, Row(build))
+    def __init__(self, net, problem, config: WeightedConfig):
+        super().__init__(net, problem, config)
+'''
 
 
-def test_a_method_with_a_column_of_its_own_is_kept_within_its_budget(tmp_path: Path) -> None:
-    state = tmp_path / "model"
-    settings = {"learner.method": "weighted", "learner.memory": BUDGET, "learner.store": "raw"}
-    assert teach(state, some_digits((0, 1), 0, 40), settings=settings).version
-    assert teach(state, some_digits((2,), 0, 40), max_drop=200.0).version
+@pytest.fixture
+def own(tmp_path: Path) -> str:
+    """The path of a file with methods of a user's own."""
+    path = tmp_path / "own_methods.py"
+    path.write_text(OWN)
+    return str(path)
+
+
+def test_a_method_with_a_column_of_its_own_is_kept_within_its_budget(own: str, tmp_path: Path) -> None:
+    state, words = tmp_path / "model", ["--method", f"{own}:Weighted", "--memory", BUDGET]
+    words += [word for key, value in QUICK.items() for word in ("--set", f"{key}={value}")]
+    first = ser("learn", state, "--data", write_folder(tmp_path / "one", (0, 1), 0, 40), *words)
+    assert first.code == 0, first.err
+    second = ser("learn", state, "--data", write_folder(tmp_path / "two", (2,), 0, 40), "--max-drop", 200)
+    assert second.code == 0, second.err
     parts = read_parts(Store(state), None)[1]
     row = SIDE * SIDE + 8 + 3 * 8
     assert parts["model"]["capacity"] == REPLAYED // row
@@ -83,7 +87,7 @@ def test_a_method_with_a_column_of_its_own_is_kept_within_its_budget(tmp_path: P
     assert len(replayed) == REPLAYED // row
     assert {one.bytes for one in replayed} == {row}
     assert parts["memory"]["columns"]["weights"].shape == (len(replayed), 3)
-    gone = next(one.id for one in replayed if one.label == 2)
+    gone = next(one.id for one in replayed if one.label == "two")
     forget(Store(state), ids=[gone])
     assert gone not in {one.id for one in samples_of(read_parts(Store(state), None)[1])}
 
@@ -99,8 +103,9 @@ def test_the_first_update_has_as_many_rows_as_its_columns_leave_room_for(
     assert parts["model"]["capacity"] == REPLAYED // (SIDE * SIDE + beside)
 
 
-def test_a_first_update_that_was_stopped_has_the_same_room_when_it_goes_on(tmp_path: Path) -> None:
-    settings, data = {"learner.method": "weighted", "learner.memory": BUDGET}, some_digits((0, 1), 0, 40)
+def test_a_first_update_that_was_stopped_has_the_same_room_when_it_goes_on(own: str, tmp_path: Path) -> None:
+    settings = {"learner.method": f"{own}:Weighted", "learner.memory": BUDGET}
+    data = some_digits((0, 1), 0, 40)
     stop_in_the_middle(tmp_path / "stopped", data, settings=settings)
     for name in ("whole", "stopped"):
         assert teach(tmp_path / name, data, settings=settings).version
@@ -108,16 +113,17 @@ def test_a_first_update_that_was_stopped_has_the_same_room_when_it_goes_on(tmp_p
     assert_same(whole, stopped)
 
 
-def test_a_method_that_passes_no_ids_is_refused_at_its_first_step(tmp_path: Path) -> None:
+def test_a_method_that_passes_no_ids_is_refused_at_its_first_step(own: str, tmp_path: Path) -> None:
+    settings = {"learner.method": f"{own}:Nameless"}
     with pytest.raises(RunError, match=r"memory\.add\(rows, batch\.ids\)"):
-        teach(tmp_path / "model", some_digits((0, 1), 0, 20), settings={"learner.method": "nameless"})
+        teach(tmp_path / "model", some_digits((0, 1), 0, 20), settings=settings)
     assert not Store(tmp_path / "model").names()
 
 
 @pytest.mark.parametrize(("memory", "message"), [("300B", "no room for one sample of 432"), (0, "no room")])
 def test_a_budget_without_room_for_one_sample_is_refused(
-    memory: int | str, message: str, tmp_path: Path
+    memory: int | str, message: str, own: str, tmp_path: Path
 ) -> None:
-    settings = {"learner.method": "weighted", "learner.memory": memory}
+    settings = {"learner.method": f"{own}:Weighted", "learner.memory": memory}
     with pytest.raises(ConfigError, match=message):
         teach(tmp_path / "model", some_digits((0, 1), 0, 20), settings=settings)
