@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from strongreplay.learner import Learner
     from strongreplay.memory import Memory
     from strongreplay.methods import METHODS, Method, MethodConfig, build_method
+    from strongreplay.methods.base import descend
     from strongreplay.methods.der import DER
     from strongreplay.methods.derpp import DERPP
     from strongreplay.methods.er import ER
@@ -45,6 +46,7 @@ _HOMES = {
     "learner": ("Learner",),
     "memory": ("Memory",),
     "methods": ("METHODS", "Method", "MethodConfig", "build_method"),
+    "methods.base": ("descend",),
     "methods.der": ("DER",), "methods.derpp": ("DERPP",), "methods.er": ("ER",), "methods.ser": ("SER",),
     "methods.sgd": ("SGD",),
     "nets": ("NETS", "Classifier", "build_net"),
@@ -56,8 +58,9 @@ __all__ = [
     "DER", "DERPP", "ER", "METHODS", "NETS", "SER", "SGD", "STREAMS",
     "Batch", "Classifier", "ConfigError", "DataError", "Learner", "Memory", "Method", "MethodConfig",
     "Problem", "RunConfig", "RunError", "RunRecord", "SerError", "Split", "Stream", "Task", "Terms",
-    "build_method", "build_net", "build_stream", "derive_generator", "evaluate", "permutation_maps",
-    "read_record", "remap_pixels", "resolve", "rotation_maps", "split_by_class", "train_task", "write_record",
+    "build_method", "build_net", "build_stream", "derive_generator", "descend", "evaluate",
+    "permutation_maps", "read_record", "remap_pixels", "resolve", "rotation_maps", "split_by_class",
+    "train_task", "write_record",
 ]  # fmt: skip
 
 

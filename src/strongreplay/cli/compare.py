@@ -58,6 +58,7 @@ def print_comparison(
     """A table and a picture for each stream and protocol; other formats are one table and no picture."""
     from strongreplay.report.curves import accuracy_curves
     from strongreplay.report.tables import group_records
+    from strongreplay.storage.records import safe_name
 
     groups = group_records(records)
     if form != "text":
@@ -67,9 +68,9 @@ def print_comparison(
     for name in names:
         own = [group for group in groups if group.place == name]
         print_table(comparison_table(own))
-        path = picture or folder / f"{name}.png"
+        path = picture or folder / f"{safe_name(name)}.png"
         if picture and len(names) > 1:
-            path = picture.with_stem(f"{picture.stem}-{name}")
+            path = picture.with_stem(f"{picture.stem}-{safe_name(name)}")
         try:
             print_line(f"picture: {accuracy_curves(own, path)}")
         except OSError as error:

@@ -1,7 +1,7 @@
 """ser list: what there is, one line each."""
 
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
@@ -10,6 +10,9 @@ from strongreplay.cli.options import takes_format
 from strongreplay.cli.tables import Format, Table, print_table
 from strongreplay.cli.text import print_line
 from strongreplay.errors import ConfigError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 Row = TypeVar("Row")
 
@@ -48,18 +51,30 @@ def load_installed(points: Iterable[str], find: "Callable[[str], Row]") -> "list
 def list_streams(form: Format = "text") -> None:
     """Every stream: dataset, tasks, scenario and net."""
     from strongreplay.data.streams import STREAMS
+    from strongreplay.extensions import installed
 
     rows = [(name, row.about) for name, row in STREAMS.items()]
+    rows += [(name, f"of {package_of(point)}") for name, point in installed("stream").items()]
     print_table(Table(("stream", "what it is"), rows, wraps=["what it is"]), form)
+
+
+def package_of(point: "EntryPoint") -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist else point.value
 
 
 @app.command("nets")
 @takes_format
 def list_nets(form: Format = "text") -> None:
     """Every net."""
-    from strongreplay.nets import NETS
+    from strongreplay.extensions import installed
+    from strongreplay.nets import NETS, net_row
 
     rows = [(name, str(row.width), row.about) for name, row in NETS.items()]
+    rows += [
+        (name, "-", row.about)
+        for name in installed("net")
+        for row in load_installed([name], net_row)  # none where it cannot be loaded
+    ]
     print_table(Table(("net", "width", "what it is"), rows, wraps=["what it is"]), form)
 
 

@@ -20,8 +20,14 @@ def run_command(
     stream: Annotated[str, typer.Argument(help="The stream to learn; see: ser list streams")],
     method: Annotated[
         list[str],
-        typer.Option("--method", "-m", help="Method, or several with commas; see: ser list methods"),
+        typer.Option(
+            "--method", "-m", help="Method, mine.py:Class, or several with commas; see: ser list methods"
+        ),
     ] = ["ser"],  # noqa: B006 - typer reads it, nobody writes it
+    net: Annotated[
+        str | None,
+        typer.Option(help="Net, or mine.py:function; see: ser list nets", show_default="the stream's"),
+    ] = None,
     memory: Annotated[int | None, typer.Option(help="Samples kept by methods that have a memory.")] = None,
     seeds: Annotated[str, typer.Option(help="How many seeds (5: 0 to 4), or which ones (3,7 or 4,).")] = "1",
     settings: Annotated[
@@ -73,7 +79,8 @@ def run_command(
     if checkpoint_every:
         CheckpointInterval.parse(checkpoint_every)
     place = str(find_device(device))
-    configs = plan(stream, names, memory, numbers, parse_settings(settings), recipe_of(protocol, recipe))
+    chosen = parse_settings(settings) | ({"net.name": net} if net else {})
+    configs = plan(stream, names, memory, numbers, chosen, recipe_of(protocol, recipe))
     options = RunOptions(out, choose_data_folder(data), place, checkpoint_every, keep_state)
     run_to_the_end(configs, options, jobs, threads)
 
@@ -145,7 +152,7 @@ def plan(
     recipe: str,
 ) -> "list[RunConfig]":
     """Every run to be made, checked before the first one starts."""
-    from strongreplay.methods import METHODS
+    from strongreplay.methods import method_row
     from strongreplay.runs.config import resolve
 
     configs, faults = [], []
@@ -157,7 +164,7 @@ def plan(
     if faults:
         raise ConfigError("\n".join(faults))
     if memory is not None:
-        without = [name for name in names if not METHODS[name].has_memory]
+        without = [name for name in names if not method_row(name).has_memory]
         if without:
             typer.echo(f"note: no memory in {', '.join(without)}; --memory does not apply there", err=True)
         warn_small_memory(stream, memory, [name for name in names if name not in without])
