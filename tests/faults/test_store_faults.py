@@ -20,7 +20,7 @@ from test_store import (
 )
 
 from strongreplay.errors import RunError
-from strongreplay.models.store import Store
+from strongreplay.models.store import CANDIDATE, Store
 
 ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC}
 SWEEPS = ["EIO", pytest.param("ENOSPC", marks=pytest.mark.slow)]
@@ -56,6 +56,8 @@ def assert_old_or_new(act: str, folder: Path, done: bool | None) -> None:
     in_use = store.current
     assert in_use in ({RESULT.get(act, "v3")} if done else {"v3", RESULT.get(act, "v3")})
     assert set(names(store)) <= {"v1", "v2", "v3", in_use}
+    if done and act in ("accept", "drop"):
+        assert CANDIDATE not in store.names()
     assert_contents(store, memory=act != "rewrite")
     made = store.commit(parts_of(6), {"chunk": 6}, LEARN)
     assert made.parent == in_use

@@ -67,6 +67,7 @@ def test_the_picture_is_drawn(tmp_path: Path) -> None:
 def test_reports_and_records_never_import_torch() -> None:
     code = (
         "import sys, strongreplay.cli, strongreplay.storage.records, strongreplay.runs.recipes;"
+        "import strongreplay.storage.checkpoints, strongreplay.storage.files, strongreplay.storage.lock;"
         "import strongreplay.metrics;"
         "import strongreplay.report.figures, strongreplay.report.page, strongreplay.report.markdown;"
         "found = {'torch', 'matplotlib.pyplot'} & set(sys.modules);"

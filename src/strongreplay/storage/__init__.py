@@ -1,5 +1,5 @@
-"""Storage: what is written to disk and read back: checkpoints, records, locks. Reading executes nothing.
+"""Storage: everything that is written to disk goes through `files`; reading checks sums and executes nothing.
 
-May import: errors. `records` never imports torch.
-Public: records.RunRecord, records.read_record, state.write_checkpoint, state.read_newest, lock.locked.
+May import: errors. `files`, `lock`, `checkpoints` and `records` never import torch; `state` and `objects` do.
+Public: files.write_text, lock.locked, checkpoints.checkpoints, records.RunRecord, state.write_checkpoint.
 """
