@@ -234,10 +234,12 @@ def print_table(table: Table, form: Format = "text", *, everything: bool = True)
 
 
 def print_csv(table: Table) -> None:
-    """A value that is several numbers by name has a column for each."""
+    """A value that is several numbers by name has a column for each; no name is taken for a formula."""
+    from strongreplay.storage.files import csv_cell
+
     rows = [
         {
-            f"{name} {key}".strip(): each
+            f"{name} {key}".strip(): csv_cell(each)
             for name, value in record.items()
             for key, each in (value.items() if isinstance(value, Mapping) else [("", value)])
         }
