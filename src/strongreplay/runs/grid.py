@@ -25,7 +25,7 @@ from strongreplay.runs.config import RunConfig, config_of
 from strongreplay.runs.estimate import num_steps
 from strongreplay.runs.run import Interrupted, StoppedRun, name_of, run, state_folder
 from strongreplay.storage import files
-from strongreplay.storage.records import RunRecord, read_record, record_path, write_record
+from strongreplay.storage.records import RunRecord, read_record, record_path
 from strongreplay.training.events import Listener, Position, RunInfo, Scores
 
 REPORT_SECONDS = 0.5  # between two messages about a run's steps
@@ -118,12 +118,16 @@ def make_run(config: RunConfig, options: RunOptions, listeners: Iterable[Listene
             checkpoint_every=options.checkpoint_every,
             resume=True,
             keep_state=options.keep_state,
+            write=True,
         )
     except StoppedRun as error:
-        kept = path.with_suffix(".stopped")
-        files.write_text(kept, error.record.to_json())
+        file = path.with_suffix(".stopped")
+        kept = str(file)
+        try:
+            files.write_text(file, error.record.to_json())
+        except OSError as second:  # it must not hide why the run stopped
+            kept = f"nothing, {file} cannot be written ({second.strerror or second})"
         raise StoppedRun(f"stopped at {error}. Kept so far: {kept}", error.record) from None
-    write_record(options.out, record)
     if not options.keep_state:
         files.remove_quietly(state_folder(options.out, config))
     return record

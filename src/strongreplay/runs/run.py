@@ -14,8 +14,10 @@ from strongreplay.methods import Method
 from strongreplay.nets import make_net
 from strongreplay.protocol import Problem, Task, View, derive_generator
 from strongreplay.runs.config import RunConfig
+from strongreplay.runs.finish import leave_record
 from strongreplay.runs.machine import describe_machine
 from strongreplay.runs.scores import Predictor, ScoreTable, scenarios_of, summarise
+from strongreplay.runs.stopped import check_tree
 from strongreplay.storage.lock import locked
 from strongreplay.storage.records import RunRecord, fingerprint, record_path
 from strongreplay.storage.state import read_newest
@@ -56,15 +58,17 @@ def run(
     checkpoint_every: str | None = None,
     resume: bool = False,
     keep_state: bool = False,
+    write: bool = False,
 ) -> RunRecord:
     """Learn the whole stream with one seed; the same config gives the same results to the bit.
 
     With an `out` folder (or `resume`, which means "runs") the state is kept beside where the record belongs:
     as often as `checkpoint_every` says, or every 5 minutes once the run turns out to take more than 10, and
     whenever a listener asks to stop. `resume` goes on from there; a run without state begins anew.
+    `write` leaves the record in the folder; if it cannot be written, the state is kept.
     """
     interval = CheckpointInterval.parse(checkpoint_every) if checkpoint_every else None
-    if out is None and (resume or interval or keep_state):
+    if out is None and (resume or interval or keep_state or write):
         out = Path("runs")
     place = state_folder(out, config) if out else None
     checkpoints = Checkpoints(place, interval, identity(config)) if place else None
@@ -81,7 +85,10 @@ def run(
                 raise StoppedRun(f"{error}{kept}", trainer.record()) from None
             if keep_state:
                 trainer.write_checkpoint()
-    return trainer.record()
+            record = trainer.record()
+            if write and out:
+                leave_record(record, out, trainer.write_checkpoint)
+    return record
 
 
 def name_of(config: RunConfig) -> str:
@@ -223,6 +230,7 @@ class StreamTrainer(Trainer):
         }
 
     def load(self, state: dict[str, Any], steps_done: int) -> None:
+        check_tree(state, len(self.lessons))
         super().load(state, steps_done)
         self.index, self.learnt = state["index"], state["learnt"]
         self.terms, self.started = state["terms"], state["started"]

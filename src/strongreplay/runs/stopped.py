@@ -1,9 +1,17 @@
-"""What the manifest of a checkpoint says of its run, checked before it is used."""
+"""What the checkpoint of a run says of it, checked before it is used: its sums may be a forger's."""
 
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+)
 
 from strongreplay.errors import DataError
 from strongreplay.storage.checkpoints import read_manifest
@@ -43,3 +51,34 @@ def read_stopped(path: Path) -> StoppedState:
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
         raise DataError(f"{path}: not the checkpoint of a run ({faults}); remove the folder") from None
+
+
+Row = dict[str, list[float | None]]
+
+
+class RunTree(BaseModel):
+    """The plain values in the state of a run; tensors are checked by those who load them."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    index: int = Field(ge=0)
+    learnt: bool
+    terms: list[list[dict[str, float]]]
+    scores: dict[str, list[Any]] = Field(validation_alias=AliasChoices("scores", "boards"))
+    started: str
+    measured: dict[str, dict[str, Any]] = Field(validation_alias=AliasChoices("measured", "phases"))
+
+    @field_validator("scores")
+    @classmethod
+    def check_scores(cls, scores: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        """The row of the untrained net, and a row for each task."""
+        for untrained, rows in scores.values():
+            TypeAdapter(list[Row]).validate_python([untrained, *rows], strict=True)
+        return scores
+
+
+def check_tree(tree: dict[str, Any], num_tasks: int) -> None:
+    """A ValueError says what cannot be the state of a run of so many tasks."""
+    index = RunTree.model_validate(tree).index
+    if index > num_tasks:
+        raise ValueError(f"index: task {index + 1} of {num_tasks}")
