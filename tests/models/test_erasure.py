@@ -365,3 +365,15 @@ def test_what_a_killed_erasure_left_unnamed_goes_when_it_is_repeated(state: Path
     with pytest.raises(ConfigError):
         forget(Store(state), sources=[one.source])
     assert not holders(state, [needle])
+
+
+def test_an_origin_that_makes_no_sense_is_refused_and_nothing_is_changed(state: Path) -> None:
+    def forge(tree: Any) -> Any:
+        (number, source, _, lesson), *others = tree["samples"]["origins"]
+        return tree | {"samples": tree["samples"] | {"origins": [[number, source, ["x"], lesson], *others]}}
+
+    Store(state).rewrite(["memory"], forge, {"act": "test"})
+    before = contents(state)
+    with pytest.raises(DataError, match="do not fit together"):
+        forget(Store(state), labels=["two"])
+    assert contents(state) == before

@@ -17,6 +17,7 @@ import torch
 from strongreplay.data import images as codec
 from strongreplay.data.user_data import Label, digests
 from strongreplay.errors import ConfigError, RunError
+from strongreplay.models.check import refuses_misfits
 from strongreplay.models.memory_view import (
     KINDS,
     Remembered,
@@ -104,6 +105,7 @@ def forget(
     return Erased(len(found.samples), found.ids, tuple(changed), found.stopped)
 
 
+@refuses_misfits
 def find(
     store: Store,
     labels: Collection[Label],
