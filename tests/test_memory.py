@@ -249,6 +249,13 @@ def test_ids_change_no_draw_and_only_a_memory_that_keeps_them_asks_for_them() ->
     with pytest.raises(RunError, match=r"memory\.add\(rows, batch\.ids\)"):
         named.add(items(torch.arange(3)))
 
+    class Clash(NamedTuple):
+        images: Tensor
+        ids: Tensor
+
+    with pytest.raises(ValueError, match="can't have a field `ids`"):
+        Memory(Clash, 10, generator())
+
 
 def test_the_capacity_may_follow_from_the_bytes_of_a_row() -> None:
     memory, asked = Memory(PaperCell, 1, generator()), list[dict[str, int]]()

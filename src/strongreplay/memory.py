@@ -42,9 +42,9 @@ class Memory(nn.Module, Generic[Row]):
         super().__init__()
         if capacity < 0:
             raise ValueError(f"Memory: capacity must be >= 0, got {capacity}")
-        self.row_type: Any = (
-            row_type  # a NamedTuple class: its `_fields` and `_make` are not in the bound's type
-        )
+        self.row_type: Any = row_type  # a NamedTuple class; mypy does not know its `_fields` and `_make`
+        if hasattr(row_type, "ids"):
+            raise ValueError("Memory: rows can't have a field `ids`; pass them beside: memory.add(rows, ids)")
         self.capacity = capacity
         self.generator = generator
         self.num_seen = 0
@@ -82,7 +82,7 @@ class Memory(nn.Module, Generic[Row]):
     def fit(self, capacity_for: Callable[[dict[str, int]], int]) -> None:
         """Set the capacity from the bytes that a row takes in each column.
 
-        Before the first rows arrive no one knows these; then the capacity is set when they do.
+        Before the first rows arrive the columns are not known; the capacity is then set when they arrive.
         """
         if columns := self._columns():
             self.resize(capacity_for(row_bytes(self._make(columns))))
@@ -128,19 +128,19 @@ class Memory(nn.Module, Generic[Row]):
         return self._make([column.index_select(0, chosen.to(column.device)) for column in self._columns()])
 
     def keep(self, chosen: Tensor) -> None:
-        """Chosen rows stay, in the order given, and the rest is forgotten."""
+        """Keep the chosen rows, in the order given, and drop the rest."""
         for column in self._stored():
             column[: len(chosen)] = column.index_select(0, chosen.to(column.device))
         self.num_filled = len(chosen)
 
     def make_room(self, count: int) -> None:
-        """Forget rows at random until `count` more have room; the rest stays in order."""
+        """Drop rows at random until `count` more have room; the rest stays in order."""
         room = max(self.capacity - count, 0)
         if self.num_filled > room:
             self.keep(draw_distinct(self.num_filled, room, self.generator).sort().values)
 
     def resize(self, capacity: int) -> None:
-        """Room for more or fewer; what has no room any more is forgotten at random."""
+        """Change the capacity; rows that have no room any more are dropped at random."""
         self.make_room(self.capacity - capacity)
         added = capacity - self.capacity
         for name, column in list(self._buffers.items()):
@@ -150,14 +150,14 @@ class Memory(nn.Module, Generic[Row]):
         self.capacity = capacity
 
     def widen(self, name: str, width: int) -> None:
-        """Longer vectors from now on; those stored keep their length, and NaN stands for the rest."""
+        """Make a column of vectors wider; those stored keep their length and end in NaN."""
         column = self._buffers.get(name)
         if column is not None and column.shape[1] < width:
             added = column.new_full((len(column), width - column.shape[1]), torch.nan)
             self._buffers[name], self.ragged = torch.cat([column, added], 1), True
 
     def _close_gaps(self, slots: Slots) -> Slots:
-        """Where rows were taken out, an item drawn for a slot behind the last row comes next after it."""
+        """Where rows were erased, an item that is drawn for a slot behind the last row goes next to it."""
         slots, filled = slots.copy(), self.num_filled
         for place in np.flatnonzero(slots < self.capacity):
             slots[place] = min(slots[place], filled)
@@ -268,12 +268,15 @@ class RingMemory(Memory[Row]):
 
 
 class ChoosyMemory(Memory[Row]):
-    """Once full it says who enters, for a method that chooses who leaves; nothing is drawn for the others."""
+    """For a method that chooses which row leaves: once the memory is full, it draws which items enter.
+
+    One draw finds the next item that enters; nothing is drawn for the items it passes over.
+    """
 
     entrant: int | None = None  # number of the next item that enters
 
     def entrants(self, count: int) -> Iterator[int]:
-        """Places of those that enter, among so many presented; the first ones fill what is free."""
+        """The places, among `count` presented items, of those that enter the full memory."""
         first, self.num_seen = self.num_seen, self.num_seen + count
         if not self.capacity:
             return
