@@ -203,7 +203,7 @@ def test_features_are_standardised_and_wrong_shapes_refused() -> None:
     labels = np.where(features[:, 1] > 5, "high", "low")
     learner = Learner(epochs=20, lr=0.1, memory=50, device="cpu")
     learner.learn(features.numpy(), labels)
-    assert learner.model_.plan.net.name == "mlp"
+    assert learner.model_.settings.net.name == "mlp"
     assert learner.score(features.numpy(), labels) > 0.9
     with pytest.raises(DataError, match="6"):
         learner.learn(features[:, :5].numpy(), labels)

@@ -122,15 +122,15 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         max_drop: float | None = None,
         announced: Sequence[Label] = (),
     ) -> Report:
-        model, plan = self._candidate(chunk), self._plan()
-        model.plan = model.plan.changed(
-            {"learner.memory": plan.learner.memory, "learner.val": plan.learner.val}
-            | {f"train.{key}": value for key, value in plan.train.model_dump().items()}
+        model, settings = self._candidate(chunk), self._settings()
+        model.settings = model.settings.changed(
+            {"learner.memory": settings.learner.memory, "learner.val": settings.learner.val}
+            | {f"train.{key}": value for key, value in settings.train.model_dump().items()}
         )
         held = read_chunk(guard, shape=model.shape) if guard is not None else None
         place = None if self.checkpoint is None else Path(self.checkpoint)
         base = getattr(self, "about_", {}).get("lesson")
-        name = fingerprint({"base": base, "chunk": chunk.fingerprint, **model.plan.to_dict()})
+        name = fingerprint({"base": base, "chunk": chunk.fingerprint, **model.settings.to_dict()})
         checkpoints = update_checkpoints(place, name) if place else None
         with locked(place) if place else nullcontext(), self._listening() as listeners:
             update = Update(model, chunk, held, announced, listeners, checkpoints)
@@ -158,9 +158,9 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         device = find_device(self.device)
         if hasattr(self, "model_"):
             return model_of(clone(parts_of(self.model_)), device, own)
-        return first_model(self._plan(), chunk, device, own)
+        return first_model(self._settings(), chunk, device, own)
 
-    def _plan(self) -> ModelSettings:
+    def _settings(self) -> ModelSettings:
         classes = None if self.classes is None else [plain(label) for label in self.classes]
         settings = {
             "net.name": OWN if isinstance(self.net, nn.Module) else self.net,
@@ -278,22 +278,22 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """The version in use, or another; a net of one's own has to be given again."""
         found, parts = Store(Path(path)).read(version)
         model = model_of(parts, find_device(device), net)
-        plan = model.plan
+        settings = model.settings
         learner = cls(
-            net if net is not None else plan.net.name,
-            plan.learner.method,
-            plan.learner.memory,
-            epochs=plan.train.epochs,
-            lr=plan.train.lr,
-            batch_size=plan.train.batch_size,
-            val=plan.learner.val,
-            augment=plan.learner.augment,
-            normalise=plan.learner.normalise,
-            store=plan.learner.store,
-            classes=plan.learner.classes,
-            settings=kept_settings(plan),
+            net if net is not None else settings.net.name,
+            settings.learner.method,
+            settings.learner.memory,
+            epochs=settings.train.epochs,
+            lr=settings.train.lr,
+            batch_size=settings.train.batch_size,
+            val=settings.learner.val,
+            augment=settings.learner.augment,
+            normalise=settings.learner.normalise,
+            store=settings.learner.store,
+            classes=settings.learner.classes,
+            settings=kept_settings(settings),
             device=device,
-            seed=plan.learner.seed,
+            seed=settings.learner.seed,
         )
         learner.model_, learner.about_ = model, found.about
         learner.folder_, learner.version_ = Path(path), found.name
@@ -321,15 +321,15 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return Store(self.folder_)
 
 
-def kept_settings(plan: ModelSettings) -> dict[str, Any]:
+def kept_settings(settings: ModelSettings) -> dict[str, Any]:
     """What has no argument of its own."""
-    train = plan.train.model_dump(exclude={"epochs", "lr", "batch_size"}, exclude_none=True)
-    method = plan.method.model_dump(exclude={"memory_size"})
+    train = settings.train.model_dump(exclude={"epochs", "lr", "batch_size"}, exclude_none=True)
+    method = settings.method.model_dump(exclude={"memory_size"})
     kept = {f"train.{key}": value for key, value in train.items()}
     return (
         kept
         | {f"method.{key}": value for key, value in method.items()}
-        | {f"net.{key}": value for key, value in plan.net.options.items()}
+        | {f"net.{key}": value for key, value in settings.net.options.items()}
     )
 
 

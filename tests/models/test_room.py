@@ -57,6 +57,13 @@ class Weighted(Method):
         return terms
 
 
+class Listed(Weighted):
+    def __init__(self, net, problem, config: WeightedConfig):
+        super().__init__(net, problem, config)
+        del self.memory
+        self.memory = []
+
+
 class Nameless(Weighted):
     passes_ids = False
 
@@ -111,6 +118,11 @@ def test_a_first_update_that_was_stopped_has_the_same_room_when_it_goes_on(own: 
         assert teach(tmp_path / name, data, settings=settings).version
     whole, stopped = (Store(tmp_path / name).read()[1] for name in ("whole", "stopped"))
     assert_same(whole, stopped)
+
+
+def test_a_memory_of_another_kind_is_refused(own: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"must be a strongreplay\.memory\.Memory with a column"):
+        teach(tmp_path / "model", some_digits((0, 1), 0, 20), settings={"learner.method": f"{own}:Listed"})
 
 
 def test_a_method_that_passes_no_ids_is_refused_at_its_first_step(own: str, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def export_command(
     require_packages()
     found, parts = read_parts(Store(state), version, (*TO_ANSWER, *KINDS))
     model = model_of({part: parts[part] for part in TO_ANSWER}, torch.device("cpu"))
-    normalised = model.plan.learner.normalise
+    normalised = model.settings.learner.normalise
     with Console(stderr=True).status("writing and checking"):
         exported = export_onnx(
             answering_net(model),

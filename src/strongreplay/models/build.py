@@ -10,6 +10,7 @@ from torch import nn
 
 from strongreplay.data.user_data import Chunk
 from strongreplay.errors import ConfigError, DataError
+from strongreplay.memory import Memory
 from strongreplay.methods import Method, method_row
 from strongreplay.methods.base import evaluation_mode
 from strongreplay.models.held_out import no_samples
@@ -24,47 +25,53 @@ SMALL_SIDE, TINY_SIDE = 32, 8  # grey images up to the first suit the small net;
 
 
 def first_model(
-    plan: ModelSettings, chunk: Chunk, device: torch.device, own_net: nn.Module | None = None
+    settings: ModelSettings, chunk: Chunk, device: torch.device, own_net: nn.Module | None = None
 ) -> Model:
     """A model for samples like these; the chunk's labels say how many outputs it begins with."""
     shape = tuple(chunk.inputs.shape[1:])
-    mean, std = choose_moments(plan, chunk.inputs)
+    mean, std = choose_moments(settings, chunk.inputs)
     if len(shape) == 3 and shape[1] != shape[2] and own_net is None:
         raise DataError(f"images must be square, got {shape[2]} x {shape[1]} pixels; give a side")
-    if plan.net.name == "auto":
-        plan = replace(plan, net=plan.net.model_copy(update=choose_net(shape, plan.net.width)))
-    classes = plan.learner.classes
-    num_classes = len(classes) if classes is not None else len(set(chunk.labels)) + plan.learner.reserve
-    return new_model(plan, shape, mean, std, device, num_classes, 1, own_net)
+    if settings.net.name == "auto":
+        chosen = choose_net(shape, settings.net.width)
+        settings = replace(settings, net=settings.net.model_copy(update=chosen))
+    classes = settings.learner.classes
+    num_classes = len(classes) if classes is not None else len(set(chunk.labels)) + settings.learner.reserve
+    return new_model(settings, shape, mean, std, device, num_classes, 1, own_net)
 
 
 def new_model(
-    plan: ModelSettings, shape: tuple[int, ...], mean: list[float], std: list[float], device: torch.device,
-    num_classes: int, capacity: int, own_net: nn.Module | None = None,
+    settings: ModelSettings, shape: tuple[int, ...], mean: list[float], std: list[float],
+    device: torch.device, num_classes: int, capacity: int, own_net: nn.Module | None = None,
 ) -> Model:  # fmt: skip
     """A model whose net has so many outputs; its initial weights are drawn from the seed in the settings."""
-    seed = plan.learner.seed
+    seed = settings.learner.seed
     generators = {
         name: derive_generator(seed, name) for name in ("order", "views", "replayed views", "growth")
     }
-    with_draws = partial(training_view, plan, shape, mean, std)
-    net = make_net(plan, shape, num_classes, own_net)
-    if plan.learner.classes is None:
+    with_draws = partial(training_view, settings, shape, mean, std)
+    net = make_net(settings, shape, num_classes, own_net)
+    if settings.learner.classes is None:
         net.head = GrowingHead.of(net.head)
-    test_view = plain_view(plan, shape, mean, std)
+    test_view = plain_view(settings, shape, mean, std)
     problem = Problem(num_classes, 1, with_draws(generators["replayed views"]), test_view, seed)
-    method = make_method(plan, net, problem, capacity).to(device)
-    samples = SampleIndex(plan.learner.store if len(shape) == 3 else "raw", shape)
+    method = make_method(settings, net, problem, capacity).to(device)
+    samples = SampleIndex(settings.learner.store if len(shape) == 3 else "raw", shape)
     view = with_draws(generators["views"])
-    return Model(plan, shape, mean, std, [], method, generators, no_samples(shape), samples, device, view)
+    return Model(settings, shape, mean, std, [], method, generators, no_samples(shape), samples, device, view)
 
 
-def make_method(plan: ModelSettings, net: Classifier, problem: Problem, capacity: int) -> Method:
+def make_method(settings: ModelSettings, net: Classifier, problem: Problem, capacity: int) -> Method:
     """The method with a memory of this capacity, which keeps the ids of its rows."""
-    row = method_row(plan.learner.method)
-    config = plan.method.model_copy(update={"memory_size": capacity}) if row.has_memory else plan.method
-    method = row.build(net, problem, row.config.model_validate(config.model_dump()))
+    row = method_row(settings.learner.method)
+    size = {"memory_size": capacity} if row.has_memory else {}
+    method = row.build(net, problem, row.config.model_validate(settings.method.model_dump() | size))
     if (memory := getattr(method, "memory", None)) is not None:
+        if not (isinstance(memory, Memory) and "images" in memory.row_type._fields):
+            raise ConfigError(
+                f"{settings.learner.method}: a kept model has its samples in `method.memory`, which must "
+                "be a strongreplay.memory.Memory with a column `images`"
+            )
         memory.keep_ids()
     return method
 
@@ -79,16 +86,16 @@ def choose_net(shape: tuple[int, ...], width: int | None) -> dict[str, Any]:
 
 
 def make_net(
-    plan: ModelSettings, shape: tuple[int, ...], num_classes: int, own_net: nn.Module | None
+    settings: ModelSettings, shape: tuple[int, ...], num_classes: int, own_net: nn.Module | None
 ) -> Classifier:
     """The net the settings name, or a copy of the user's own with a new head."""
-    generator = derive_generator(plan.learner.seed, "net")
+    generator = derive_generator(settings.learner.seed, "net")
     if own_net is None:
-        if plan.net.name == OWN:
+        if settings.net.name == OWN:
             raise ConfigError(
                 "this model has a net of its user's own; give it again: Learner.load(path, net=...)"
             )
-        return build_net(plan.net.name, shape, num_classes, generator, **plan.net.options)
+        return build_net(settings.net.name, shape, num_classes, generator, **settings.net.options)
     net = deepcopy(own_net) if isinstance(own_net, Classifier) else with_head(own_net, shape, num_classes)
     with seeded_init(generator):
         net.head = nn.Linear(net.head.in_features, num_classes)

@@ -78,16 +78,16 @@ class StoredUpdate:
             self.version, parts = store.read()
             self.model = model_of(parts, device)
             self.model.next_id = first_free_id(store)
-            self.model.plan = self.model.plan.changed(order.settings)
+            self.model.settings = self.model.settings.changed(order.settings)
             self.chunk = self.read(order.data)
         else:
-            plan = make_settings(order.settings)
+            settings = make_settings(order.settings)
             self.chunk = read_chunk(
                 order.data, side=order.side, channels=order.channels, progress=report_loading(listener)
             )
-            self.model = first_model(plan, self.chunk, device)
+            self.model = first_model(settings, self.chunk, device)
         self.name = fingerprint(
-            {"base": self.base, "chunk": self.chunk.fingerprint, **self.model.plan.to_dict()}
+            {"base": self.base, "chunk": self.chunk.fingerprint, **self.model.settings.to_dict()}
         )
 
     def read(self, data: object) -> Chunk:
@@ -188,8 +188,8 @@ def describe(model: Model, chunk: Chunk, report: Report, lesson: str, seconds: f
         "terms": report.terms,
         "seconds": seconds,
         "bytes": sample_bytes(model),
-        "net": model.plan.net.name,
-        "method": model.plan.learner.method,
+        "net": model.settings.net.name,
+        "method": model.settings.learner.method,
     }
 
 

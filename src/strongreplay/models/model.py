@@ -21,7 +21,7 @@ from strongreplay.protocol import View
 
 @dataclass
 class Model:
-    plan: ModelSettings
+    settings: ModelSettings
     shape: tuple[int, ...]
     mean: list[float]
     std: list[float]
@@ -48,7 +48,7 @@ class Model:
 
     @property
     def test_view(self) -> View:
-        return plain_view(self.plan, self.shape, self.mean, self.std)
+        return plain_view(self.settings, self.shape, self.mean, self.std)
 
     def kept_samples(self) -> list[tuple[Tensor, Tensor]]:
         """(images, ids) of the replayed samples, then of those held out; without a copy."""

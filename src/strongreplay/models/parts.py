@@ -27,7 +27,7 @@ def parts_of(model: Model) -> Parts:
     old_net, state = split_prefix(state, "old_net.copy.")
     _, state = split_prefix(state, "memory.")
     about = {
-        "plan": model.plan.to_dict(),
+        "plan": model.settings.to_dict(),
         "shape": list(model.shape),
         "mean": model.mean,
         "std": model.std,
@@ -66,11 +66,15 @@ def sample_bytes(model: Model) -> dict[str, int]:
 def model_of(parts: Mapping[str, Any], device: torch.device, own_net: nn.Module | None = None) -> Model:
     """The inverse of `parts_of`; without memory and held-out samples it can only answer."""
     about = parts["model"]
-    plan, labels, shape = make_settings(flatten(about["plan"])), list(about["labels"]), tuple(about["shape"])
-    fixed = plan.learner.classes
+    settings, labels, shape = (
+        make_settings(flatten(about["plan"])),
+        list(about["labels"]),
+        tuple(about["shape"]),
+    )
+    fixed = settings.learner.classes
     num_classes = len(fixed) if fixed is not None else len(labels)
     model = new_model(
-        plan, shape, about["mean"], about["std"], device, num_classes, about["capacity"], own_net
+        settings, shape, about["mean"], about["std"], device, num_classes, about["capacity"], own_net
     )
     model.labels, model.lessons, model.next_id = labels, about["lessons"], about["next_id"]
     for name, generator in model.generators.items():

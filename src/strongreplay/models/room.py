@@ -15,7 +15,7 @@ def make_room(model: Model, image_bytes: int) -> int:
 
     The memory knows what a row takes beside its image. Vectors that grow with the head take more each time.
     """
-    budget, hold, memory = model.plan.budget, model.plan.learner.val > 0, model.memory
+    budget, hold, memory = model.settings.budget, model.settings.learner.val > 0, model.memory
 
     def capacity_for(row_bytes: dict[str, int]) -> int:
         return budget.replay_room(sum((row_bytes | {"images": image_bytes}).values()), hold)
@@ -29,15 +29,15 @@ def make_room(model: Model, image_bytes: int) -> int:
 
 def resize(model: Model, capacity: int) -> None:
     if capacity < 1:
-        raise ConfigError(f"a memory of {model.plan.budget} has no room to replay; give more")
+        raise ConfigError(f"a memory of {model.settings.budget} has no room to replay; give more")
     if capacity != model.memory.capacity:
         model.memory.resize(capacity)
 
 
 def drop_rows_over_budget(model: Model, generator: torch.Generator) -> None:
     """Encoded images differ in size: rows leave at random until all are within the budget."""
-    limit, memory = model.plan.budget.bytes, model.memory
-    if limit is None or model.plan.learner.store == "raw" or memory is None:
+    limit, memory = model.settings.budget.bytes, model.memory
+    if limit is None or model.settings.learner.store == "raw" or memory is None:
         return
     while (used := sum(sample_bytes(model).values())) > limit and len(memory) > 1:
         fitting = max(1, int(len(memory) * limit / used) - 1)

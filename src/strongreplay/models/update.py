@@ -80,7 +80,7 @@ class Update:
             model.method,
             model.view,
             model.test_view,
-            model.plan.train,
+            model.settings.train,
             model.generators,
             listeners=listeners,
             checkpoints=checkpoints,
@@ -92,7 +92,7 @@ class Update:
 
     def add_labels(self, labels: Sequence[Label]) -> Tensor:
         """(N,) the column of each sample's label; labels not met before get the next columns."""
-        model, fixed = self.model, self.model.plan.learner.classes
+        model, fixed = self.model, self.model.settings.learner.classes
         if fixed is not None:
             check_all_known(fixed, labels)
             model.labels = list(fixed)
@@ -100,12 +100,12 @@ class Update:
             model.labels = with_new_labels(model.labels, labels)
             # Rows of the head that wait for their class learn to stay low, and stored logits include them.
             # A head without a row for a class before it came would forget more, and a fixed head has it.
-            model.method.grow(len(model.labels) + model.plan.learner.reserve, model.generators["growth"])
+            model.method.grow(len(model.labels) + model.settings.learner.reserve, model.generators["growth"])
         return columns_of(self.chunk.labels, model.labels)
 
     def hold_out(self, columns: Tensor) -> Split:
         """What to learn; a share of each class is put aside in `fresh`."""
-        inputs, share = self.chunk.inputs, self.model.plan.learner.val
+        inputs, share = self.chunk.inputs, self.model.settings.learner.val
         held, keys = choose_held_out(columns, share, self.generator("held out"))
         self.fresh = HeldOut(inputs[held], columns[held], keys[held], self.ids[held])
         split = Split(inputs, columns, self.ids)
@@ -186,4 +186,4 @@ class Update:
         model.samples.keep_only(number for _, ids in model.kept_samples() for number in ids.tolist())
 
     def generator(self, name: str) -> torch.Generator:
-        return derive_generator(self.model.plan.learner.seed, f"{name} {self.model.lessons}")
+        return derive_generator(self.model.settings.learner.seed, f"{name} {self.model.lessons}")

@@ -12,23 +12,23 @@ from strongreplay.protocol import View
 
 
 def plain_view(
-    plan: ModelSettings, shape: tuple[int, ...], mean: Sequence[float], std: Sequence[float]
+    settings: ModelSettings, shape: tuple[int, ...], mean: Sequence[float], std: Sequence[float]
 ) -> View:
     """Without augmentation."""
-    if not plan.learner.normalise:
+    if not settings.learner.normalise:
         return scale
     return normalise(mean, std) if len(shape) == 3 else standardise(mean, std)
 
 
 def training_view(
-    plan: ModelSettings,
+    settings: ModelSettings,
     shape: tuple[int, ...],
     mean: Sequence[float],
     std: Sequence[float],
     generator: torch.Generator,
 ) -> View:
     """The plain view of images that are augmented first."""
-    plain, augment = plain_view(plan, shape, mean, std), plan.learner.augment
+    plain, augment = plain_view(settings, shape, mean, std), settings.learner.augment
     if augment == "auto":
         augment = "crop-flip" if shape[0] == 3 and len(shape) == 3 else "none"
     if augment == "none" or len(shape) == 1:
@@ -37,9 +37,9 @@ def training_view(
     return lambda images: plain(crop_flip(images, pad, generator, flip))
 
 
-def choose_moments(plan: ModelSettings, inputs: Tensor) -> tuple[list[float], list[float]]:
+def choose_moments(settings: ModelSettings, inputs: Tensor) -> tuple[list[float], list[float]]:
     """Mean and deviation as set by the user, or else those of the first samples."""
-    mean, std, shape = plan.learner.mean, plan.learner.std, inputs.shape[1:]
+    mean, std, shape = settings.learner.mean, settings.learner.std, inputs.shape[1:]
     if mean is None or std is None:
         return moments(inputs)
     if not len(mean) == len(std) == shape[0]:
