@@ -62,12 +62,12 @@ def print_comparison(
 
     groups = group_records(records)
     if form != "text":
-        print_table(comparison_table(groups, with_stream=True), form)
+        print_table(make_comparison_table(groups, with_stream=True), form)
         return
     names = list(dict.fromkeys(group.place for group in groups))
     for name in names:
         own = [group for group in groups if group.place == name]
-        print_table(comparison_table(own))
+        print_table(make_comparison_table(own))
         path = picture or folder / f"{safe_name(name)}.png"
         if picture and len(names) > 1:
             path = picture.with_stem(f"{picture.stem}-{safe_name(name)}")
@@ -80,7 +80,7 @@ def print_comparison(
             ) from None
 
 
-def comparison_table(groups: "list[Group]", with_stream: bool = False) -> Table:
+def make_comparison_table(groups: "list[Group]", with_stream: bool = False) -> Table:
     """Mean ± deviation over seeds; the best of each column among equal memory sizes is marked."""
     from strongreplay.report.styles import TITLES, label_of
 
@@ -92,7 +92,7 @@ def comparison_table(groups: "list[Group]", with_stream: bool = False) -> Table:
     for scenario in [one for one in TITLES if any(one in group.records[0].scenarios for group in groups)]:
         for score, (heading, best_of) in SCORES.items():
             columns.append(f"{TITLES[scenario]}\n{heading}")
-            for row, cell in zip(rows, score_cells(groups, scenario, score, best_of), strict=True):
+            for row, cell in zip(rows, make_score_cells(groups, scenario, score, best_of), strict=True):
                 row.append(cell)
     for row, group in zip(rows, groups, strict=True):
         row.append(Cell(str(len(group.records)), len(group.records)))
@@ -101,7 +101,7 @@ def comparison_table(groups: "list[Group]", with_stream: bool = False) -> Table:
     return Table([*columns, "n"], rows, title, wraps=["method"], num_keys=2 + with_stream)
 
 
-def score_cells(
+def make_score_cells(
     groups: "list[Group]", scenario: str, score: str, best_of: Callable[[list[float]], float]
 ) -> Iterator[Cell]:
     """One column. Joint training is an upper bound and does not compete."""

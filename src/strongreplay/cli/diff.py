@@ -77,7 +77,7 @@ def print_memory(diff: "VersionDiff", everything: bool) -> None:
         )
         for one in diff.memory
     ]
-    columns = ("class", "replay:\nadded", "\nremoved", "held out:\nadded", " \nremoved")
+    columns = ("class", "replay\nadded", "replay\nremoved", "held out\nadded", "held out\nremoved")
     print_table(Table(columns, rows, "samples in the memory", wraps=["class"]), everything=everything)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from strongreplay.models.model import Model
 
-CHECKED = 100  # remembered samples that PyTorch and the file must agree on
+CHECKED = 100  # samples of the memory on which PyTorch and the file must agree
 
 
 def export_command(
@@ -75,7 +75,7 @@ def answering_net(model: "Model") -> "nn.Module":
     net: nn.Module = deepcopy(chosen.copy if isinstance(chosen, AveragedNet) else chosen)
     head, num_classes = net.head, len(model.labels)
     assert isinstance(head, nn.Linear)
-    net.head = nn.Linear(head.in_features, num_classes, device="meta")  # draws nothing
+    net.head = nn.Linear(head.in_features, num_classes, device="meta")  # on "meta", no weights are drawn
     net.head.weight = nn.Parameter(head.weight[:num_classes].detach())
     net.head.bias = nn.Parameter(head.bias[:num_classes].detach())
     return net

@@ -31,7 +31,7 @@ Label = Annotated[str | None, typer.Option(help="Only samples of this class.")]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a version remembers, with the version each sample came with, where that is known."""
+    """The samples of a version, and by lesson the version that brought them, where that is known."""
 
     version: str
     samples: "list[Remembered]"
@@ -54,7 +54,7 @@ def choose(
     context.obj = state
 
 
-def read(state: Path, version: str | None, label: str | None = None) -> Kept:
+def read_samples(state: Path, version: str | None, label: str | None = None) -> Kept:
     from strongreplay.models.inspect import list_ancestors
     from strongreplay.models.memory_view import read_parts, samples_of
     from strongreplay.models.store import Store
@@ -82,7 +82,7 @@ def list_command(
     everything: ShowAll = False,
 ) -> None:
     """List the samples: what each is, where and with which version it came, what it is kept for."""
-    kept = read(context.obj, version, label)
+    kept = read_samples(context.obj, version, label)
     if as_json:
         print_json([asdict(one) | {"version": kept.came_with.get(one.lesson)} for one in kept.samples])
         return
@@ -112,7 +112,7 @@ def show_command(
     """Draw the remembered images, a row a class; those held out to judge by have a frame."""
     from strongreplay.report.contact_sheet import draw_sheet
 
-    kept = read(context.obj, version, label)
+    kept = read_samples(context.obj, version, label)
     if len(kept.parts["model"]["shape"]) != 3:
         print_line("this model learnt features, not images: there is nothing to see; try list or export")
         return
@@ -143,7 +143,7 @@ def export_command(
     """
     from strongreplay.models.write_samples import write_samples
 
-    kept = read(context.obj, version)
+    kept = read_samples(context.obj, version)
     with Bar() as bar:
         write_samples(out, kept.samples, kept.images(), bar)
     print_line(f"{out}: {count_of(len(kept.samples), 'sample')} of {kept.version}, see manifest.csv")

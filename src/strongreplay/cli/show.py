@@ -40,7 +40,7 @@ def show_command(
             for record in read_records([path]):
                 print_record(record)
         else:
-            print_table(accuracy_table(read_records([path])), form)
+            print_table(make_accuracy_table(read_records([path])), form)
 
 
 def print_cell(item: "PaperCell", out: Path, form: Format) -> None:
@@ -49,7 +49,7 @@ def print_cell(item: "PaperCell", out: Path, form: Format) -> None:
     from strongreplay.report.verdicts import judge_all
 
     cell = judge_all([item], read_records([out]))[0]
-    table = seeds_table(item, cell.records, out)
+    table = make_seeds_table(item, cell.records, out)
     if form != "text":
         print_table(table, form)
         return
@@ -69,7 +69,7 @@ def print_cell(item: "PaperCell", out: Path, form: Format) -> None:
     print_line(f"recipe: {cell.records[0].measured.get('recipe', '-')}\n")
 
 
-def seeds_table(item: "PaperCell", records: "Sequence[RunRecord]", out: Path) -> Table:
+def make_seeds_table(item: "PaperCell", records: "Sequence[RunRecord]", out: Path) -> Table:
     from strongreplay.storage.records import record_path
 
     rows: list[list[str | Cell]] = []
@@ -106,7 +106,7 @@ def print_record(record: "RunRecord") -> None:
     print_line(f"── {record.stream}, {method_label(record.method)}{size}, seed {record.seed}", bold=True)
     for scenario in record.scenarios:
         title = f"{TITLES.get(scenario, scenario)}: accuracy (%) by task"
-        print_table(matrix_table(record, scenario, title))
+        print_table(make_matrix_table(record, scenario, title))
         print_line(join_scores({key: record.score(scenario, key) for key in METRICS}))
         nets = {name: scores[scenario]["average_accuracy"] for name, scores in record.nets.items()}
         if nets:
@@ -132,7 +132,7 @@ def join_scores(scores: dict[str, float | None]) -> str:
     return ", ".join(f"{key.replace('_', ' ')} {value:.2f}" for key, value in known.items())
 
 
-def matrix_table(record: "RunRecord", scenario: str, title: str = "") -> Table:
+def make_matrix_table(record: "RunRecord", scenario: str, title: str = "") -> Table:
     """Accuracy on each task, after each task."""
     matrix = record.matrix(scenario)
     rows: list[list[str | Cell]] = [
@@ -145,7 +145,7 @@ def matrix_table(record: "RunRecord", scenario: str, title: str = "") -> Table:
     return Table(["after", *(str(task + 1) for task in range(len(matrix[-1])))], rows, title)
 
 
-def accuracy_table(records: "list[RunRecord]") -> Table:
+def make_accuracy_table(records: "list[RunRecord]") -> Table:
     """The matrices of all records, one number a row, for programs."""
     rows: list[list[str | Cell]] = [
         [
