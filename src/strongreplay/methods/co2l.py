@@ -2,16 +2,17 @@
 
 Paper: Cha, Lee and Shin, "Co2L: Contrastive Continual Learning", 2021, https://arxiv.org/abs/2106.14413
 Reference: https://github.com/chaht01/Co2L
-An encoder learns by a supervised contrastive loss whose anchors are samples of the current classes, and keeps
-the relations that the previous encoder saw between the samples of a batch. After each task a linear head is
-fitted anew to fixed features, every class drawn equally often. Views are the method's own, not the stream's.
+An encoder is trained by a supervised contrastive loss, with the samples of the current classes as anchors,
+and by distillation of the similarities that the previous encoder gives to the samples of a batch. After each
+task a new linear head is fitted to fixed features, with class-balanced sampling. The method augments images
+itself; it does not use the stream's training view.
 
-Old net and memory are renewed when a task ends, not when the next begins: nothing changes in between, and the
-samples are still there. As in the reference the old net normalises with the statistics of the batch it sees;
-`teacher_bn="running"` gives it its own.
-Differences from the reference: the head starts from zero, not at random; memory is shared by classes, not
-first by tasks, which differs only where tasks have unequally many; images are standardised as for all other
-methods; `augment.contrast` says what differs in the views.
+The old net and the memory are updated when a task ends, not when the next one begins: the task's samples are
+still available then. As in the reference, the old net normalises with batch statistics;
+`teacher_bn="running"` makes it use its running statistics.
+Differences from the reference: the head starts at zero, not at random; the memory is shared equally by
+classes, not first by tasks, which differs only if tasks have different numbers of classes; images are
+standardised as for all other methods; `augment.contrast` lists the differences in augmentation.
 """
 
 from collections import Counter
@@ -46,7 +47,7 @@ from strongreplay.protocol import Batch, Split, Task, Terms, View
 
 BASE_TEMPERATURE = 0.07
 NUM_PROJECTED = 128
-NO_PART = -1e30  # finite, so that nothing times its logarithm is nothing
+NO_PART = -1e30  # instead of -inf, so that 0 * log-probability is 0, not NaN
 
 
 class Exemplar(NamedTuple):
@@ -57,25 +58,25 @@ class Exemplar(NamedTuple):
 class Co2LConfig(MethodConfig):
     memory_size: int = Field(200, ge=0, description="samples kept, shared equally by all seen classes")
     temperature: float = Field(0.5, gt=0, description="tau: divides similarities in the contrastive loss")
-    kappa: float = Field(0.2, gt=0, description="divides similarities of the net that keeps them")
-    teacher_kappa: float = Field(0.01, gt=0, description="kappa*: divides similarities of the old net")
-    distillation: float = Field(1.0, ge=0, description="weight of the old relations; 0 skips the old net")
+    kappa: float = Field(0.2, gt=0, description="temperature of the net's similarities in distillation")
+    teacher_kappa: float = Field(0.01, gt=0, description="kappa*: temperature of the old net's similarities")
+    distillation: float = Field(1.0, ge=0, description="weight of the distillation; 0 skips the old net")
     teacher_bn: Literal["batch", "running"] = Field(
-        "batch", description="statistics the old net normalises with; running: its own"
+        "batch", description="batch-norm statistics of the old net: of the batch, or its running ones"
     )
-    crop_scale: float = Field(0.7, gt=0, le=1, description="smallest share of an image that a view shows")
-    flip: bool = Field(False, description="views are mirrored at random")
-    jitter: bool = Field(False, description="views change in brightness, contrast and colour at random")
+    crop_scale: float = Field(0.7, gt=0, le=1, description="smallest share of an image in a random crop")
+    flip: bool = Field(False, description="random horizontal flips")
+    jitter: bool = Field(False, description="random changes of brightness, contrast and colour")
     probe_view: Literal["strong", "plain"] = Field(
-        "strong", description="images the head is fitted to; plain: not augmented, and far quicker"
+        "strong", description="images the head is fitted to: augmented, or plain, which is much faster"
     )
-    probe_epochs: int = Field(100, ge=1, description="passes that fit the head after each task")
-    probe_lr: float = Field(1.0, gt=0, description="learning rate of these passes")
-    probe_batch_size: int = Field(256, ge=1, description="samples a step of these passes")
+    probe_epochs: int = Field(100, ge=1, description="epochs that fit the head after each task")
+    probe_lr: float = Field(1.0, gt=0, description="learning rate of these epochs")
+    probe_batch_size: int = Field(256, ge=1, description="batch size of these epochs")
 
 
 class Projector(nn.Module):
-    """A unit vector for every image. The classifier's head has no part in it: it is the probe's alone."""
+    """Maps each image to a unit vector. The classifier's head is not used here; only the probe trains it."""
 
     def __init__(self, classifier: Classifier, generator: torch.Generator) -> None:
         super().__init__()
@@ -90,7 +91,7 @@ class Projector(nn.Module):
 
 
 class Teacher(OldNet):
-    """The previous net, with or without running statistics; batch norm that has none uses the batch's."""
+    """The old net; with `bn="batch"` its running statistics are removed, so it uses those of the batch."""
 
     def __init__(self, live: nn.Module, bn: Literal["batch", "running"]) -> None:
         super().__init__(live)
@@ -115,12 +116,12 @@ class Co2L(Method):
         self.net = Projector(with_features(net, "co2l", problem.num_classes), problem.generator("projection"))
         self.teacher = Teacher(self.net, self.config.teacher_bn)
         self.memory = Memory(Exemplar, self.config.memory_size, problem.generator("memory"))
-        # The probe has draws of its own, so that it makes no difference to the encoder.
+        # The probe has its own generator, so that it does not influence the encoder.
         self.views, self.probing = (
             SavedGenerator(problem.generator("contrast")),
             SavedGenerator(problem.generator("probe")),
         )
-        # (C,) the classes whose samples are anchors; all while no task has begun
+        # (C,) the classes whose samples are anchors; all classes before the first task
         self.register_buffer("current", torch.ones(problem.num_classes, dtype=torch.bool))
 
     def begin_task(self, task: Task) -> Task:
@@ -150,7 +151,7 @@ class Co2L(Method):
         )
 
     def phases(self, task: Task) -> list[Phase]:
-        """After the main phase the head is fitted anew to fixed features, every class drawn equally often."""
+        """After the main phase, a new head is fitted to fixed features, with class-balanced sampling."""
         config, labels = self.config, task.train.labels.cpu()
         milestones = [round(part * config.probe_epochs) for part in (0.6, 0.75, 0.9)]
         probe = Phase(
@@ -174,7 +175,7 @@ class Co2L(Method):
             nn.init.zeros_(parameter)
 
     def probe_data(self, train: Split) -> Split:
-        """Images to be shown in many views, or the features of the plain ones."""
+        """Images, to be augmented in each epoch, or the features of plain images."""
         if self.config.probe_view == "strong":
             return train
         return Split(self.features(train.inputs, self.plain_view), train.labels.to(self.current.device))
@@ -193,7 +194,7 @@ class Co2L(Method):
         return predict_all(self.net, images, view, self.net.classifier.features)
 
     def renew_memory(self, task: Task) -> None:
-        """Old classes give up room at random, and the task's own classes fill it."""
+        """Drop random samples of old classes, and fill the free slots with samples of the task's classes."""
         labels, memory = task.train.labels.cpu(), self.memory
         new = [label for label in labels.unique().tolist() if label in task.classes]
         if len(memory):
@@ -212,31 +213,31 @@ class Co2L(Method):
 
 
 def stepped_rate(lr: float, milestones: list[int], epoch: int, part: float) -> float:
-    """A fifth after each milestone."""
+    """The learning rate of an epoch, divided by 5 at each milestone."""
     for milestone, times in sorted(Counter(milestones).items()):
         lr *= 0.2**times if epoch >= milestone else 1.0
     return lr
 
 
 def similarities(vectors: Tensor, temperature: float) -> Tensor:
-    """(n, n) products of each vector with all others, over a temperature; itself has no part in a softmax."""
+    """(n, n) dot products divided by the temperature; the diagonal is so low that a softmax ignores it."""
     return (vectors / temperature @ vectors.t()).fill_diagonal_(NO_PART)
 
 
 class Goal(NamedTuple):
-    """What a loss wants of the similarities: the sum of cross-entropies with these, times a weight."""
+    """Target of a loss on similarities: weight * sum of the rows' cross-entropies with `wanted`."""
 
-    wanted: Tensor  # (n, n) rows of probabilities, each times its row's weight; nothing on the diagonal
-    rows: Tensor | None  # (n,) weights of rows; none: all the same
+    wanted: Tensor  # (n, n) target probabilities, times the weight of their row; 0 on the diagonal
+    rows: Tensor | None  # (n,) weights of the rows; none: 1
     weight: float
-    temperature: float = 1  # on top of the one that the similarities were made with
+    temperature: float = 1  # divides the similarities once more
 
 
 class Losses(Function):
-    """For each goal the cross-entropies between what it wants and a softmax of the similarities.
+    """For each goal, the cross-entropy between its targets and a softmax of the similarities.
 
-    One function for all of them: it passes few times over matrices that cost more to get than to fill, and
-    their gradient G leaves as (G + G')V, one product where autograd would make two.
+    One function computes all goals, because it is bound by memory: it makes few passes over (n, n) matrices,
+    and it returns the gradient as (G + G')V, one matrix product where autograd would need two.
     """
 
     @staticmethod
@@ -245,7 +246,7 @@ class Losses(Function):
         top = relations.amax(1)
         for wanted, rows, weight, further in goals:
             parts = (relations if further == 1 else relations / further).softmax(1)
-            # The largest part of a softmax is one over the sum of exponentials, measured from the largest.
+            # log-sum-exp of each row: the largest probability is exp(top - logsumexp).
             sizes = top / further - parts.amax(1).log_()
             if rows is not None:
                 sizes, parts = sizes.mul_(rows), parts.mul_(rows[:, None])
@@ -260,11 +261,11 @@ class Losses(Function):
     def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
         factors = [slope * weight for slope, (_, weight) in zip(slopes, ctx.differences, strict=True)]
         gradient, *others = [difference for difference, _ in ctx.differences]
-        del ctx.differences  # the first one becomes the gradient
+        del ctx.differences  # the first one is reused in place as the gradient
         gradient.mul_(factors[0])
         for difference, factor in zip(others, factors[1:], strict=True):
             gradient.addcmul_(difference, factor)
-        # A copy goes through a transposed matrix in blocks, a sum from end to end.
+        # contiguous() first: copying a transposed matrix is blocked, adding one is not, and so slower.
         moved = gradient.t().contiguous().add_(gradient) @ ctx.saved_tensors[0]
         return moved, *[None] * (1 + len(slopes))
 
@@ -275,12 +276,12 @@ def losses(vectors: Tensor, temperature: float, *goals: Goal) -> tuple[Tensor, .
 
 
 def contrast(vectors: Tensor, labels: Tensor, current: Tensor, temperature: float) -> Goal:
-    """Supervised contrastive loss: an anchor wants all others of its label near, each as much as the next.
+    """Supervised contrastive loss: the targets of an anchor are uniform over the others with its label.
 
-    Anchors are the samples of current classes; the mean is over all vectors. Every one has another of its
-    label: its image's other view.
+    Anchors are the samples of current classes; the mean is over all vectors. Each anchor has at least one
+    other vector of its label: the second view of its image.
     """
-    # (C, n) what its anchors want, once a class: quicker than to compare all pairs.
+    # (C, n) the targets of each class's anchors: faster than comparing all pairs of labels.
     members = vectors.new_zeros(len(current), len(labels)).scatter_(0, labels[None], 1)
     members *= current[:, None] / members.sum(1, keepdim=True).sub_(1).clamp_(min=1)
     anchors = current.index_select(0, labels).to(vectors.dtype)
@@ -289,14 +290,14 @@ def contrast(vectors: Tensor, labels: Tensor, current: Tensor, temperature: floa
 
 
 def distil(old: Tensor, kappa: float, teacher_kappa: float, weight: float = 1) -> Goal:
-    """Instance-wise relation distillation: each vector wants others as near as the old net put its own."""
+    """Instance-wise relation distillation: the targets are the softmax of the old net's similarities."""
     return Goal(similarities(old, teacher_kappa).softmax(1), None, weight / len(old), kappa)
 
 
 def choose(labels: Tensor, classes: list[int], total: float, generator: torch.Generator) -> Tensor:
-    """Random rows, the same share of each class, fractions rounded up as often as they are large."""
-    # A ruler as long as the total, laid at random on the whole numbers and cut into equal parts: a part
-    # covers its share of them rounded up or down, and the ruler the total.
+    """Random rows, the same number of each class; a fractional number is rounded up or down at random."""
+    # Systematic sampling: equally spaced bounds with one random offset, rounded down. Their differences are
+    # the share rounded up or down, with the right mean, and sum to the total.
     bounds = torch.arange(len(classes) + 1, dtype=torch.float64) * total / max(len(classes), 1)
     sizes = (bounds + torch.rand((), generator=generator)).floor().long().diff().tolist()
     chosen = [torch.empty(0, dtype=torch.int64)]

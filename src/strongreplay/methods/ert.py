@@ -6,9 +6,9 @@ Reference: https://github.com/hastings24/rethinking_er
 ER with five tricks, each with a switch: independent buffer augmentation (`iba`), bias control (`bic`),
 exponential learning-rate decay (`elrd`), balanced (`brs`) and loss-aware (`lars`) reservoir sampling. With
 `bic`, `brs` and `lars` off and `elrd` 1 it is ER.
-Differences from the reference: items are admitted by algorithm R with probability M / (n + 1), not M / n;
-class counts are exact; equal scores make every victim equally likely. The victims' scores are merged as the
-code does it, which weighs the loss less than the paper's text.
+Differences from the reference: reservoir sampling (algorithm R) admits a sample with probability M / (n + 1),
+not M / n; class counts are exact; samples of equal score are equally likely to be replaced. The scores that
+choose the replaced sample are merged as in the code, where the loss has less weight than in the paper.
 """
 
 from functools import partial
@@ -39,18 +39,18 @@ from strongreplay.sampling import draw, draw_distinct
 class Sample(NamedTuple):
     images: Tensor
     labels: Tensor
-    scores: Tensor  # (M,) minus the loss when last seen
+    scores: Tensor  # (M,) minus the loss in the last step that used the sample
 
 
 class ERTConfig(ReplayConfig):
-    iba: bool = Field(True, description="augment replayed images anew; false: replay them plain")
+    iba: bool = Field(True, description="augment replayed images; false: replay them plain")
     bic: bool = Field(True, description="correct the logits of the last finished task")
-    elrd: float = Field(1.0, gt=0, le=1, description="factor of the learning rate a sample seen; 1: no decay")
-    brs: bool = Field(True, description="samples of the largest classes leave the memory first")
-    lars: bool = Field(True, description="samples of low loss leave the memory first")
-    bic_epochs: int = Field(50, ge=0, description="passes over the memory that fit the correction")
-    bic_lr: float = Field(0.5, gt=0, description="learning rate of these passes")
-    bic_batch_size: int = Field(32, ge=1, description="samples a step of these passes")
+    elrd: float = Field(1.0, gt=0, le=1, description="learning rate decay per sample seen; 1: no decay")
+    brs: bool = Field(True, description="replace samples of the largest classes first")
+    lars: bool = Field(True, description="replace samples of low loss first")
+    bic_epochs: int = Field(50, ge=0, description="epochs over the memory that fit the correction")
+    bic_lr: float = Field(0.5, gt=0, description="learning rate of these epochs")
+    bic_batch_size: int = Field(32, ge=1, description="batch size of these epochs")
 
 
 class ERT(Method):
@@ -88,35 +88,35 @@ class ERT(Method):
         return terms
 
     def decay(self, optimizer: Optimizer) -> None:
-        """The rate falls with every sample of the stream, over all tasks; a schedule has no say then."""
+        """Decay the learning rate with every sample of the stream, over all tasks; overrides a schedule."""
         if self.config.elrd < 1:
             for group in optimizer.param_groups:
-                first = group.setdefault("initial_lr", group["lr"])  # PyTorch's own name, saved with the rest
+                first = group.setdefault("initial_lr", group["lr"])  # PyTorch's key; saved with the optimiser
                 group["lr"] = first * self.config.elrd**self.memory.num_seen
 
-    def remember(self, arriving: Sample, ids: Tensor | None = None) -> None:
+    def remember(self, new: Sample, ids: Tensor | None = None) -> None:
         memory, config = self.memory, self.config
         if not (config.brs or config.lars):
-            memory.add(arriving, ids)
+            memory.add(new, ids)
             return
         if free := memory.capacity - len(memory):
-            memory.append(Sample(*(column[:free] for column in arriving)), take_ids(ids, slice(free)))
-        # Each admitted item changes the next one's odds. The slots stay on the device: nothing is waited for.
-        for place in memory.entrants(len(arriving.labels)):
+            memory.append(Sample(*(column[:free] for column in new)), take_ids(ids, slice(free)))
+        # One by one: each stored sample changes the weights for the next. Slots stay on the device: no sync.
+        for place in memory.entrants(len(new.labels)):
             slot = self.choose_victim(memory.rows, draw(memory.generator))
             entrant = slice(place, place + 1)
-            memory.overwrite(slot, Sample(*(column[entrant] for column in arriving)), take_ids(ids, entrant))
+            memory.overwrite(slot, Sample(*(column[entrant] for column in new)), take_ids(ids, entrant))
 
-    @torch.inference_mode()  # many small operations, quicker without autograd's accounts
+    @torch.inference_mode()  # many small operations, faster without autograd
     def choose_victim(self, rows: Sample, drawn: float) -> Tensor:
-        """(1,) the slot that a number in [0, 1] falls on, each as wide as it is likely to leave."""
+        """(1,) the slot to overwrite, drawn by `victim_weights` with a uniform number in [0, 1]."""
         bounds = victim_weights(
             rows.labels, rows.scores, len(self.corrected), self.config.brs, self.config.lars
         ).cumsum_(0)
         return torch.searchsorted(bounds, drawn * bounds[-1:])
 
     def phases(self, task: Task) -> list[Phase]:
-        """After the main phase scale and offset of this task's logits are fitted on memory, if at all."""
+        """After the main phase, `bic` fits scale and offset of this task's logits on the memory."""
         config, main = self.config, Phase(MAIN, None, self.observe)
         if not config.bic:
             return [main]
@@ -125,7 +125,7 @@ class ERT(Method):
             config.bic_epochs,
             self.fit_correction,
             data=self.remembered_logits,
-            parameters=[self.correction],  # carries over to the next task
+            parameters=[self.correction],  # the next task's fit starts from it
             optimizer=partial(torch.optim.SGD, lr=config.bic_lr),
             batch_size=config.bic_batch_size,
             view=unchanged,
@@ -139,7 +139,7 @@ class ERT(Method):
             self.corrected.zero_()[list(classes)] = True
 
     def remembered_logits(self) -> Split:
-        """Answers to the memory, which stay as they are while the correction is fitted."""
+        """Logits of the memory, computed once: the net does not change during the fit."""
         if len(self.memory) == 0:
             return Split(torch.empty(0, len(self.corrected)), torch.empty(0, dtype=torch.int64))
         rows = self.memory.rows
@@ -158,12 +158,12 @@ class ERT(Method):
 
 
 def victim_weights(labels: Tensor, scores: Tensor, num_classes: int, brs: bool, lars: bool) -> Tensor:
-    """(M,) how likely each stored item is to leave, up to a factor; large classes and low losses go first."""
+    """(M,) unnormalised probabilities to be replaced; higher for large classes and low losses."""
     merged, ones = scores, torch.ones_like(scores)
     if brs:
-        merged = ones.new_zeros(num_classes).scatter_add_(0, labels, ones)[labels]  # size of the item's class
-    if brs and lars:  # both over their means; scores are not above zero
+        merged = ones.new_zeros(num_classes).scatter_add_(0, labels, ones)[labels]  # size of the class
+    if brs and lars:  # each divided by its mean; scores are <= 0
         scale = (scores.mean() * -merged.mean()).clamp_(min=torch.finfo(scores.dtype).tiny)
         merged = torch.addcmul(scores, merged, scale)
-    # The least that can be added makes no difference but where nothing tells items apart.
+    # The smallest float is added so that the weights are not all zero if all scores are equal.
     return (merged - merged.amin()).add_(torch.finfo(merged.dtype).tiny)

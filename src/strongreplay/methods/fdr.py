@@ -2,10 +2,10 @@
 
 Paper: Benjamin et al., "Measuring and Regularizing Networks in Function Space", 2019,
 https://arxiv.org/abs/1805.08289
-Reference: mammoth, tag neurips2020, which gave the published numbers: a first step on the stream, a second
-one, with the same learning rate, on the mean distance of probabilities; its `alpha` is read and never used,
-so the multiplier is 1 here. At the end of a task it stores the answers to augmented images given in training
-mode, which moves batch-norm statistics: that is `stored_logits="train"`; ours are plain answers.
+Reference: mammoth, tag neurips2020, which gave the published numbers: one step on the stream's batch, then a
+second one, with the same learning rate, on the mean distance of probabilities. It reads `alpha` but never
+uses it, so alpha is 1 here. At the end of a task it stores the logits of augmented images in training mode,
+which changes batch-norm statistics (`stored_logits="train"`); our default is plain images in evaluation mode.
 """
 
 from typing import Literal, NamedTuple
@@ -24,12 +24,12 @@ from strongreplay.sampling import first_of_each
 
 class Sample(NamedTuple):
     images: Tensor
-    logits: Tensor  # (M, C), the net's answer at the end of the sample's task
+    logits: Tensor  # (M, C), the net's output at the end of the sample's task
     tasks: Tensor  # (M,) number of that task
 
 
 class FDRConfig(ReplayConfig):
-    alpha: float = Field(1.0, ge=0, description="weight of the distance to stored answers; 0 replays nothing")
+    alpha: float = Field(1.0, ge=0, description="weight of the distance to stored outputs; 0 replays nothing")
     stored_logits: Literal["eval", "train"] = Field(
         "eval", description="plain images in evaluation mode, or augmented ones in training mode (reference)"
     )
@@ -54,7 +54,7 @@ class FDR(Method):
         return terms
 
     def end_task(self, task: Task) -> None:
-        """Every finished task, this one included, gets an equal share of the memory."""
+        """Divide the memory equally among all finished tasks, including this one."""
         number = int(self.num_finished)
         quota = self.memory.capacity // (number + 1)
         self.num_finished += 1
@@ -68,13 +68,13 @@ class FDR(Method):
             self.memory.append(Sample(images, logits, self.num_finished.expand(quota) - 1), ids)
 
     def answers(self, images: Tensor, order: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """The first `count` images of the order and the net's answers to them, on the net's device."""
+        """The first `count` images in the given order and their logits, on the net's device."""
         device = self.num_finished.device
         if self.config.stored_logits == "eval":
             chosen = images[order[:count]].to(device)
             return chosen, predict_all(self.net, chosen, self.plain_view)
         size = self.config.replay_size or 32
-        # Whole batches, as a loader gives them: batch statistics must not depend on where the share ends.
+        # Full batches only, so that the batch statistics of the last samples do not depend on `count`.
         chosen = images[order[: count + -count % size]].to(device)
         with torch.no_grad():
             logits = torch.cat([self.net(self.view(part)) for part in chosen.split(size)])
@@ -82,7 +82,7 @@ class FDR(Method):
 
 
 def distance(logits: Tensor, stored: Tensor) -> Tensor:
-    """Mean Euclidean distance of probabilities; PyTorch's norm has gradient 0, not NaN, where it is 0."""
+    """Mean Euclidean distance of probabilities; the gradient of the norm at 0 is 0 in PyTorch, not NaN."""
     difference = logits[:, : stored.shape[1]].softmax(1) - stored.softmax(1)
     distances: Tensor = torch.linalg.vector_norm(difference, dim=1)
     return distances.mean()

@@ -2,12 +2,12 @@
 
 Paper: Lopez-Paz and Ranzato, "Gradient Episodic Memory for Continual Learning", 2017,
 https://arxiv.org/abs/1706.08840
-Reference: mammoth, tag neurips2020: an equal share of random samples is remembered when a task ends, all
-samples of a task give its gradient, and the loss is over the whole head (the authors' own code masks the
-classes of other tasks). Where the step would raise the loss of a past task, g + G'v replaces g, with v from
+Reference: mammoth, tag neurips2020: an equal share of random samples is stored when a task ends, a task's
+gradient is that of all its stored samples, and the loss is over the whole head (the authors' own code masks
+the classes of other tasks). If a step would raise the loss of a past task, g + G'v replaces g, with v from
     min 1/2 v'(GG' + eps I)v + (Gg)'v  subject to v >= gamma  (dual of the paper's Eq. 11)
-Differences from the reference: that programme is solved as non-negative least squares on v - gamma, in
-float64 on the host; the products GG' and Gg are made on the device in the precision of the gradients.
+Differences from the reference: this quadratic programme is solved as non-negative least squares on v - gamma,
+in float64 on the CPU; the products GG' and Gg are computed on the device in the precision of the gradients.
 """
 
 from typing import Any, NamedTuple
@@ -34,8 +34,8 @@ class Sample(NamedTuple):
 
 
 class GEMConfig(MethodConfig):
-    memory_size: int = Field(200, ge=1, description="samples kept, an equal share a task")
-    gamma: float = Field(0.5, ge=0, description="least weight of every past gradient in a corrected step")
+    memory_size: int = Field(200, ge=1, description="samples kept, an equal share per task")
+    gamma: float = Field(0.5, ge=0, description="smallest weight of a past gradient in a corrected step")
     eps: float = Field(1e-3, ge=0, description="added to the diagonal of the quadratic programme")
 
 
@@ -43,8 +43,8 @@ def solve(products: NDArray[np.float64], overlaps: NDArray[np.float64], gamma: f
     """argmin 1/2 v'Qv + p'v subject to v >= gamma, for Q = products (semi-definite) and p = overlaps."""
     from scipy.optimize import nnls
 
-    # With Q = A'A and u = v - gamma it is min |Au - b|^2 over u >= 0, where A'b = -(p + Q gamma). A and b
-    # come from eigenvectors, as Q is singular where two past gradients agree and eps is 0.
+    # With Q = A'A and u = v - gamma this is min |Au - b|^2 over u >= 0, where A'b = -(p + Q gamma). A and b
+    # come from eigenvectors, because Q is singular if two past gradients are equal and eps is 0.
     values, vectors = np.linalg.eigh(products)
     linear = overlaps + gamma * products.sum(1)
     roots = np.sqrt(values.clip(min=0))
@@ -56,8 +56,8 @@ def solve(products: NDArray[np.float64], overlaps: NDArray[np.float64], gamma: f
 
 
 def correct(gradients: Tensor, gamma: float, eps: float) -> Tensor:
-    """From the (t + 1, P) gradients of t past tasks and of the batch, the one to step along."""
-    # The step's host read: the programme is solved there, and only where a past task objects.
+    """The gradient to use, from the (t + 1, P) gradients of t past tasks and of the batch."""
+    # The step's only sync with the CPU, which solves the programme if some product is negative.
     products = (gradients @ gradients.T).cpu().double().numpy()
     past, current, overlaps = gradients[:-1], gradients[-1], products[:-1, -1]
     if (overlaps >= 0).all():
@@ -73,14 +73,14 @@ class GEM(Method):
         self.net, self.config, self.view = net, config or GEMConfig(), problem.train_view
         self.share = share_of_memory("gem", self.config.memory_size, problem)
         self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
-        self.known_counts: list[int] | None = None  # follows from the memory, so it is not saved
+        self.known_counts: list[int] | None = None  # a cache, computed from the memory; not saved
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
         if len(self.memory) == 0:
             return descend(optimizer, {"current": cross_entropy(self.net(batch.inputs), batch.labels)})
         parameters, (images, labels, _), counts = self.weights, self.memory.rows, self.counts()
         size = sum(parameter.numel() for parameter in parameters)
-        gradients = parameters[0].new_empty(len(counts) + 1, size)  # written row by row, never held twice
+        gradients = parameters[0].new_empty(len(counts) + 1, size)  # filled row by row, without a second copy
         losses = []
         for row, past in enumerate(zip(images.split(counts), labels.split(counts), strict=True)):
             losses.append(cross_entropy(self.net(self.view(past[0])), past[1]))
@@ -91,8 +91,8 @@ class GEM(Method):
         return {"current": current.detach(), "replay": torch.stack(losses).detach().mean()}
 
     def counts(self) -> list[int]:
-        """Samples of each past task, whose rows lie together in the order of the tasks."""
-        if self.known_counts is None:  # a host read, once a task
+        """Number of stored samples of each past task; the memory holds them in the order of tasks."""
+        if self.known_counts is None:  # one device sync per task
             self.known_counts = self.memory.rows.tasks.unique_consecutive(return_counts=True)[1].tolist()
         return self.known_counts
 

@@ -1,11 +1,11 @@
-"""Gradients as flat vectors, and the gradients of single samples without a loop over samples.
+"""Gradients as flat vectors, and per-sample gradients without a loop over samples.
 
-A flat vector holds the trainable parameters in the order of `net.parameters()`. The gradient of one sample
-is that of its own cross-entropy, in evaluation mode: there samples do not meet in batch statistics, so one
-forward and one backward pass give every layer's inputs and errors for all of them, and each sample's gradient
-follows layer by layer. For a linear layer it is errors x inputs and is never written out; a convolution is
-a linear layer over patches. A net with a layer of another kind is answered by torch.func: the same numbers,
-more time and memory.
+A flat vector holds the trainable parameters in the order of `net.parameters()`. The gradient of a sample is
+that of its own cross-entropy in evaluation mode. There samples do not share batch statistics, so one forward
+and one backward pass give every layer's inputs and output gradients ("errors") for all samples, and from
+these each sample's gradient, layer by layer. For a linear layer it is errors x inputs and is never
+materialised; a convolution is a linear layer over patches. For nets with other layers torch.func computes the
+same numbers with more time and memory.
 """
 
 from collections.abc import Iterator
@@ -20,12 +20,12 @@ from torch.optim import Optimizer
 
 from strongreplay.methods.base import evaluation_mode
 
-BLOCK_SIZE = 2**26  # numbers in the largest block of single gradients held at a time: 256 MiB
-INPUT_DIMS = {nn.Linear: 2, nn.Conv2d: 4, nn.BatchNorm2d: 4}  # the layers known by formula
+BLOCK_SIZE = 2**26  # largest number of per-sample gradient entries in memory at a time: 256 MiB
+INPUT_DIMS = {nn.Linear: 2, nn.Conv2d: 4, nn.BatchNorm2d: 4}  # the layers that have a formula
 
 
 class Trace(NamedTuple):
-    """What passed a layer for each sample: its inputs, and the gradient of the loss at its outputs."""
+    """A layer with its inputs and the gradient of the loss at its outputs, for each sample."""
 
     layer: nn.Module
     inputs: Tensor
@@ -36,31 +36,31 @@ Parameters = list[nn.Parameter]
 
 
 def trainable(net: nn.Module) -> Parameters:
-    """To be kept, not asked for every step: finding them takes as long as a pass over an MLP's weights."""
+    """The trainable parameters. Callers keep the list: making it in every step takes noticeable time."""
     return [parameter for parameter in net.parameters() if parameter.requires_grad]
 
 
 @torch.no_grad()
 def flat_weights(parameters: Parameters) -> Tensor:
-    """(P,) a copy."""
-    # PyTorch's own helpers for flat vectors do in one call what takes a dozen from Python. A single tensor
-    # comes back uncopied, which nobody here may write into.
+    """(P,) a copy of the parameters."""
+    # PyTorch's own helper does in one call what takes a dozen in Python. It does not copy a single tensor,
+    # so that one is cloned.
     flat: Tensor = _flatten_dense_tensors(parameters)
     return flat.clone() if len(parameters) == 1 else flat
 
 
 def flat_gradient(loss: Tensor, parameters: Parameters, retain_graph: bool = False) -> Tensor:
-    """(P,) zero where the loss does not reach."""
+    """(P,) gradient of the loss; zero for parameters it does not depend on."""
     parts = torch.autograd.grad(loss, parameters, retain_graph=retain_graph, materialize_grads=True)
     flat: Tensor = _flatten_dense_tensors(parts)
     return flat
 
 
 def descend_along(optimizer: Optimizer, parameters: Parameters, gradient: Tensor) -> None:
-    """One step with a gradient that is given, not computed from a loss.
+    """One optimiser step with a given gradient instead of a loss.
 
-    Who writes all gradients into one and the same vector spares itself the parts: they are in place from the
-    step before. (What lies at the address of a living vector is that vector.)
+    A caller that writes every step's gradient into the same vector saves time: the parameters' `grad` are
+    still views of it, and are not set again. (Equal addresses of living tensors mean the same tensor.)
     """
     first = parameters[0].grad
     if first is None or first.data_ptr() != gradient.data_ptr():
@@ -72,7 +72,7 @@ def descend_along(optimizer: Optimizer, parameters: Parameters, gradient: Tensor
 def quadratic_pull(
     parameters: Parameters, anchor: Tensor, importance: Tensor, strength: float
 ) -> tuple[Tensor, Tensor]:
-    """strength * sum(importance * (theta - anchor)^2), and its gradient over twice the strength."""
+    """strength * sum(importance * (theta - anchor)^2), and its gradient divided by 2 * strength."""
     distance = flat_weights(parameters).sub_(anchor)
     pull = importance * distance
     return strength * torch.dot(pull, distance), pull
@@ -85,7 +85,7 @@ def gradient_products(net: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
         return torch.stack([layer_products(trace) for trace in traces]).sum(0)
     products = inputs.new_empty(len(inputs), len(inputs))
     chunks = torch.arange(len(inputs)).split(chunk_size(net))
-    for number, rows in enumerate(chunks):  # two chunks of gradients at a time, later ones made anew
+    for number, rows in enumerate(chunks):  # holds two chunks of gradients at a time, recomputes the second
         gradients = sample_gradients(net, inputs[rows], labels[rows])
         products[rows[:, None], rows] = gradients @ gradients.T
         for others in chunks[number + 1 :]:
@@ -130,7 +130,7 @@ def layer_squares(trace: Trace, weights: Tensor) -> Iterator[tuple[Tensor, Tenso
 
 
 def layer_gradients(trace: Trace) -> Iterator[tuple[Tensor, Tensor]]:
-    """A layer's parameters with their (N, ...) gradients, a large one in blocks of output channels."""
+    """A layer's parameters with their (N, ...) gradients; large ones come in blocks of output channels."""
     layer, inputs, errors = trace
     if isinstance(layer, nn.Conv2d):
         assert not isinstance(layer.padding, str)
@@ -146,18 +146,18 @@ def layer_gradients(trace: Trace) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def trace_layers(net: nn.Module, inputs: Tensor, labels: Tensor) -> list[Trace] | None:
-    """What passed each layer, or nothing where the formulas do not hold."""
+    """The trace of each layer, or none if the formulas do not apply to the net."""
     layers = [layer for layer in net.modules() if any(True for _ in layer.parameters(recurse=False))]
     num_owned = sum(p.numel() for layer in layers for p in layer.parameters(recurse=False))
-    # Unequal where a parameter is frozen or has two owners.
+    # The numbers differ if a parameter is frozen or shared by two layers.
     if num_owned != sum(p.numel() for p in trainable(net)) or not all(map(has_formula, layers)):
         return None
-    passed: list[tuple[nn.Module, Tensor, Tensor]] = []
+    calls: list[tuple[nn.Module, Tensor, Tensor]] = []
 
     def watch(layer: nn.Module, arguments: tuple[Tensor, ...], outputs: Tensor) -> Tensor:
-        # The gradient at an added zero is that at the outputs, even if the next layer overwrites them.
+        # The gradient of an added zero is that of the outputs, even if the next layer works in place.
         probe = torch.zeros_like(outputs, requires_grad=True)
-        passed.append((layer, arguments[0].detach(), probe))
+        calls.append((layer, arguments[0].detach(), probe))
         return outputs + probe
 
     handles = [layer.register_forward_hook(watch) for layer in layers]
@@ -167,11 +167,11 @@ def trace_layers(net: nn.Module, inputs: Tensor, labels: Tensor) -> list[Trace] 
     finally:
         for handle in handles:
             handle.remove()
-    used_twice = len({layer for layer, _, _ in passed}) < len(passed)
-    if used_twice or any(seen.dim() != INPUT_DIMS[type(layer)] for layer, seen, _ in passed):
+    used_twice = len({layer for layer, _, _ in calls}) < len(calls)
+    if used_twice or any(seen.dim() != INPUT_DIMS[type(layer)] for layer, seen, _ in calls):
         return None
-    errors = torch.autograd.grad(loss, [probe for _, _, probe in passed], materialize_grads=True)
-    return [Trace(layer, seen, error) for (layer, seen, _), error in zip(passed, errors, strict=True)]
+    errors = torch.autograd.grad(loss, [probe for _, _, probe in calls], materialize_grads=True)
+    return [Trace(layer, seen, error) for (layer, seen, _), error in zip(calls, errors, strict=True)]
 
 
 def has_formula(layer: nn.Module) -> bool:
@@ -189,7 +189,7 @@ def chunk_size(net: nn.Module) -> int:
 
 
 def sample_gradients(net: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
-    """(N, P) the gradient of every sample, for any net; running statistics enter as constants."""
+    """(N, P) the gradient of every sample, for any net; running statistics are constants."""
     parameters = {name: p.detach() for name, p in net.named_parameters() if p.requires_grad}
     constants = {name: p.detach() for name, p in net.named_parameters() if not p.requires_grad}
     constants |= dict(net.named_buffers())

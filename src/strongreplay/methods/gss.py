@@ -2,12 +2,12 @@
 
 Paper: Aljundi et al., "Gradient Based Sample Selection for Online Continual Learning", 2019,
 https://arxiv.org/abs/1903.08671
-Reference: mammoth, tag neurips2020. It replays like ER; what differs is who is remembered. A score is 1 plus
-the largest cosine between a gradient and those of remembered samples: 2 for a sample like another, 0 for the
-opposite of all. While there is room a batch enters under its common score; later a batch at an angle above 90
-degrees to all of them may replace samples with high scores by its own. Scores are not refreshed.
-Difference from the reference: gradients are taken on normalised images; `scored_images="raw"` gives its
-pixels in [0, 1].
+Reference: mammoth, tag neurips2020. It replays like ER, but selects the stored samples by score: 1 plus the
+largest cosine between a sample's gradient and those of stored samples, so 2 for a duplicate and 0 for the
+opposite of all. While the memory has free slots, a batch is stored with one common score. Later, only a batch
+whose mean gradient has a negative cosine with all of them may replace samples of high score. Scores are not
+updated. Difference from the reference: gradients are computed on normalised images; `scored_images="raw"`
+uses pixels in [0, 1], as the reference does.
 """
 
 from typing import Literal, NamedTuple
@@ -25,8 +25,8 @@ from strongreplay.methods.base import Method, Problem, ReplayConfig, descend, re
 from strongreplay.methods.gradients import gradient_products
 from strongreplay.protocol import Batch, Terms
 
-FIRST_SCORE = 0.1  # of the first batch, which has nothing to be compared with
-LEAST_SCORE = 1e-6  # a score of 0 would keep its sample for ever
+FIRST_SCORE = 0.1  # score of the first batch, when there is nothing to compare it with
+LEAST_SCORE = 1e-6  # a sample with score 0 could never be replaced
 
 
 class Sample(NamedTuple):
@@ -37,9 +37,9 @@ class Sample(NamedTuple):
 
 class GSSConfig(ReplayConfig):
     memory_size: int = Field(200, ge=1, description="samples kept")
-    gss_size: int = Field(32, ge=1, description="remembered samples a batch's gradients are compared with")
+    gss_size: int = Field(32, ge=1, description="stored samples that a batch's gradients are compared with")
     scored_images: Literal["normalised", "raw"] = Field(
-        "normalised", description="what gradients of scores are taken on: test view, or pixels (reference)"
+        "normalised", description="inputs that are scored: the test view, or raw pixels (reference)"
     )
 
 
@@ -61,7 +61,7 @@ class GSS(Method):
         return terms
 
     def remember(self, batch: Batch) -> None:
-        """Store the first of the batch in free slots, and let the rest compete for taken ones."""
+        """Store the first samples of the batch in free slots; the others may replace stored samples."""
         scores = self.score(batch)  # (1 + B,): of the whole batch, then of each sample
         room = min(self.config.memory_size - len(self.memory), len(batch))
         if room:
@@ -70,14 +70,14 @@ class GSS(Method):
             self.memory.append(first, take_ids(batch.ids, slice(room)))
         if room == len(batch):
             return
-        # The step's host read: nearly all batches end here. On permuted MNIST, 1 of 2,814 went on that were
-        # compared with 128 samples, and 7 of 2,345 with 10.
-        arriving = scores.cpu().double().numpy()
-        if arriving[0] >= 1:
+        # The step's only device sync. Nearly all batches end here: on permuted MNIST, 1 of 2,814 batches went
+        # on with gss_size 128, and 7 of 2,345 with gss_size 10.
+        new = scores.cpu().double().numpy()
+        if new[0] >= 1:
             return
         taken = self.memory.rows.scores.cpu().double().numpy()
         draws = torch.rand(2, len(batch) - room, dtype=torch.float64, generator=self.memory.generator)
-        slots = choose_slots(taken, arriving[1 + room :], draws.numpy())
+        slots = choose_slots(taken, new[1 + room :], draws.numpy())
         kept = torch.from_numpy((slots >= 0).nonzero()[0])
         if len(kept):
             rows = (kept + room).to(batch.labels.device)
@@ -98,7 +98,7 @@ def pixels(images: Tensor) -> Tensor:
 
 
 def diversity_scores(products: Tensor, batch_size: int) -> Tensor:
-    """(1 + B,) 1 + max cosine with the remaining gradients, for the mean of the first B and for each."""
+    """(1 + B,) 1 + max cosine with the remaining gradients: of the first B's mean, then of each of them."""
     own, others = products[:batch_size, :batch_size], products[:batch_size, batch_size:]
     overlaps = torch.cat([others.mean(0, keepdim=True), others])
     squared = torch.cat([own.mean().clamp(min=0)[None], own.diagonal()])
@@ -108,14 +108,14 @@ def diversity_scores(products: Tensor, batch_size: int) -> Tensor:
 
 
 def choose_slots(
-    taken: NDArray[np.float64], arriving: NDArray[np.float64], draws: NDArray[np.float64]
+    taken: NDArray[np.float64], new: NDArray[np.float64], draws: NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    """The slot each arriving score takes, or -1: drawn by score, then won with odds old : new.
+    """The slot each new sample gets, or -1: drawn in proportion to its score, won with odds old : new.
 
-    One after the other, on plain numbers: a slot that has changed hands is drawn by its new score.
+    It loops over samples, because a slot that was replaced is drawn by its new score.
     """
-    slots = np.full(len(arriving), -1)
-    for number, score in enumerate(arriving):
+    slots = np.full(len(new), -1)
+    for number, score in enumerate(new):
         heights = taken.cumsum()
         slot = min(
             int(np.searchsorted(heights, draws[0, number] * heights[-1], side="right")), len(taken) - 1

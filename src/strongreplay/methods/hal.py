@@ -2,11 +2,11 @@
 
 Paper: Chaudhry et al., "Using Hindsight to Anchor Past Knowledge in Continual Learning", 2021,
 https://arxiv.org/abs/2002.08165
-Reference: mammoth, tag neurips2020, which gave the published numbers. It asks for the paper's ring memory
-and fills a reservoir, the default here; `memory_policy="ring"` is the paper's.
+Reference: mammoth, tag neurips2020, which gave the published numbers. It names the paper's ring buffer but
+uses reservoir sampling, the default here; `memory_policy="ring"` is the paper's.
 Differences from the reference: the gradients of both terms are added before one step, so that momentum works;
-anchors are answered with running statistics, which stay untouched, and the fine-tuned copy starts with them;
-all anchors of a task are learnt at once.
+anchors pass the net in evaluation mode, which leaves running statistics unchanged, and the fine-tuned copy
+starts with these; all anchors of a task are learnt at once.
 """
 
 from collections.abc import Iterator
@@ -46,16 +46,16 @@ class Sample(NamedTuple):
 
 class HALConfig(ReplayConfig):
     penalty: float = Field(
-        0.1, ge=0, description="lambda, weight of how far a step moves the answers to anchors; 0 is ER"
+        0.1, ge=0, description="lambda, weight of the change of the anchors' outputs in a step; 0 is ER"
     )
-    beta: float = Field(0.5, ge=0, le=1, description="share of the past in the running mean feature")
+    beta: float = Field(0.5, ge=0, le=1, description="decay of the moving average of features")
     gamma: float = Field(0.1, ge=0, description="weight of an anchor's distance to the mean feature")
-    anchor_steps: int = Field(100, ge=0, description="steps in which a task's anchors are learnt")
+    anchor_steps: int = Field(100, ge=0, description="gradient steps that learn a task's anchors")
     anchor_lr: float = Field(0.1, gt=0, description="learning rate of anchors and of the fine-tuned copy")
-    finetune_steps: int = Field(1, ge=0, description="steps on memory that show what will be forgotten")
+    finetune_steps: int = Field(1, ge=0, description="steps on the memory that make the fine-tuned copy")
     finetune_size: int = Field(32, ge=1, description="samples in each of these steps")
     memory_policy: Literal["reservoir", "ring"] = Field(
-        "reservoir", description="uniform over all samples (reference), or the last ones of each task (paper)"
+        "reservoir", description="uniform over all samples (reference), or the last of each task (paper)"
     )
 
 
@@ -76,7 +76,7 @@ class HAL(Method):
             self.memory = RingMemory(Sample, size, generator, run_size)
         self.register_buffer("mean_feature", torch.zeros(self.net.head.in_features))  # phi
         self.register_buffer("anchors", None)  # (A, ...) viewed images, one for each class of a finished task
-        # While anchors of a task are learnt: they, and a copy of the net that was fine-tuned on memory.
+        # Used only while a task's anchors are learnt: the anchors, and the fine-tuned copy of the net.
         self.register_buffer("drawn", None)
         self.tuned = OldNet(self.net)
 
@@ -108,20 +108,20 @@ class HAL(Method):
         return {name: term.detach() for name, term in terms.items()}
 
     def anchors_moved(self, anchors: Tensor, optimizer: Optimizer) -> Tensor:
-        """How far a plain step along the gradient so far would move the answers to the anchors."""
+        """Squared change of the anchors' outputs by a plain SGD step with the gradient so far."""
         with torch.no_grad(), after_step(optimizer):
             target = self.net(anchors)
         return mse_loss(self.net(anchors), target)
 
     @torch.no_grad()
     def follow(self, batch: Batch) -> None:
-        """Let the mean feature follow the stream, as the net after the step sees it."""
+        """Update the moving average of features, with the weights after the step."""
         self.mean_feature.lerp_(self.net.features(batch.inputs).mean(0), 1 - self.config.beta)
 
     def phases(self, task: Task) -> list[Phase]:
-        """After the main phase a copy of the net is fine-tuned on memory, and then anchors are learnt.
+        """After the main phase, a copy of the net is fine-tuned on the memory, and then anchors are learnt.
 
-        Anchors move to where the net is right and the copy, which shows what will be forgotten, is wrong.
+        Anchors are optimised so that the net is right and the copy, which shows what will be forgotten, wrong.
         """
         config, main = self.config, Phase(MAIN, None, self.observe)
         if not config.penalty:
@@ -136,7 +136,7 @@ class HAL(Method):
         return self.config.finetune_steps if len(self.memory) else 0
 
     def draw(self, task: Task) -> None:
-        """New anchors at random, and a copy of the net, whose running statistics stay as they are."""
+        """Draw random anchors and copy the net; the copy's running statistics never change."""
         shape = self.plain_view(task.train.inputs[:1]).shape[1:]
         drawn = torch.rand(len(task.classes), *shape, generator=self.memory.generator)
         self.drawn = drawn.to(self.mean_feature.device)
@@ -149,13 +149,13 @@ class HAL(Method):
         return descend(optimizer, {"replay": cross_entropy(logits, replayed.labels)})
 
     def move_anchors(self, task: Task, batch: Batch, optimizer: Optimizer) -> Terms:
-        """One step of all anchors down their loss; the net stays, and so the optimiser has nothing to do."""
+        """One gradient step on all anchors; the net does not change, so the optimiser is not used."""
         assert self.drawn is not None
         assert self.tuned.copy is not None
         labels = torch.tensor(task.classes, device=self.drawn.device)
         with evaluation_mode(self.net):
             anchors = self.drawn.detach().requires_grad_()
-            loss = self.anchor_losses(anchors, labels, self.tuned.copy).sum()  # no anchor knows of another
+            loss = self.anchor_losses(anchors, labels, self.tuned.copy).sum()  # anchors are independent
             gradient = torch.autograd.grad(loss, anchors)[0]
         self.drawn = (anchors - self.config.anchor_lr * gradient).detach()
         return {"anchors": loss.detach()}
@@ -166,7 +166,7 @@ class HAL(Method):
         self.drawn = self.tuned.copy = None
 
     def anchor_losses(self, anchors: Tensor, labels: Tensor, copy: nn.Module) -> Tensor:
-        """(A,) small where an anchor is known now, forgotten by the copy, and close to the mean feature."""
+        """(A,) low if the net classifies an anchor right, the copy wrong, and it is near the mean feature."""
         features = self.net.features(anchors)
         known = cross_entropy(self.net.head(features), labels, reduction="none")
         forgotten = cross_entropy(copy(anchors), labels, reduction="none")
@@ -179,7 +179,7 @@ class HAL(Method):
 
 @contextmanager
 def after_step(optimizer: Optimizer) -> Iterator[None]:
-    """Inside, the weights are what a plain step along their gradients would make of them."""
+    """Within the context, the weights are those after a plain SGD step with their gradients."""
     lr = optimizer.param_groups[0]["lr"]
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     kept = [parameter.data for parameter in parameters]

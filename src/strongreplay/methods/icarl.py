@@ -3,10 +3,10 @@
 Paper: Rebuffi et al., "iCaRL: Incremental Classifier and Representation Learning", 2017,
 https://arxiv.org/abs/1611.07725
 References: the authors' Theano code, and mammoth, tag neurips2020, which gave the published numbers.
-Features are normalised to length one as in the paper; mammoth compares them as they are, which is
-`normalise_features=False`. The authors also average class means over mirrored exemplars: `flip_means=True`.
-Differences from mammoth: exemplars are replayed as they were met (there darkened and transposed), so it
-should come out above the published numbers.
+Features are normalised to length one as in the paper; mammoth does not normalise them
+(`normalise_features=False`). The authors also average class means over flipped exemplars (`flip_means=True`).
+Differences from mammoth: exemplars are replayed unchanged, while mammoth darkens and transposes them, so we
+expect better results than the published ones.
 """
 
 from typing import Any, NamedTuple
@@ -40,8 +40,8 @@ class Exemplar(NamedTuple):
 class ICaRLConfig(MethodConfig):
     memory_size: int = Field(200, ge=1, description="exemplars kept, shared equally by all seen classes")
     l2: float = Field(1e-5, ge=0, description="weight of the sum of squared weights")
-    normalise_features: bool = Field(True, description="compare features by direction; false: as they are")
-    flip_means: bool = Field(False, description="average class means over mirrored exemplars too")
+    normalise_features: bool = Field(True, description="normalise features to length one")
+    flip_means: bool = Field(False, description="average class means over flipped exemplars too")
 
 
 class ICaRL(Method):
@@ -58,8 +58,8 @@ class ICaRL(Method):
         self.memory = Memory(Exemplar, self.config.memory_size, problem.generator("memory"))
         no_class = torch.zeros(problem.num_classes, dtype=torch.bool)
         self.register_buffer("old", no_class)  # (C,) classes of finished tasks
-        self.register_buffer("current", ~no_class)  # of this one; all while no task has begun
-        self.means: tuple[Tensor, Tensor] | None = None  # follows from net and memory, so it is not saved
+        self.register_buffer("current", ~no_class)  # (C,) classes of this task; all before the first one
+        self.means: tuple[Tensor, Tensor] | None = None  # a cache, computed from net and memory; not saved
 
     def begin_task(self, task: Task) -> Task:
         self.current.zero_()[list(task.classes)] = True
@@ -70,7 +70,7 @@ class ICaRL(Method):
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
         logits = self.net(batch.inputs)
         targets = torch.zeros_like(logits).scatter_(1, batch.labels[:, None], 1.0)
-        if self.old_net.exists:  # so the label of an exemplar of an old class is left out
+        if self.old_net.exists:  # its outputs replace the labels in the columns of old classes
             targets = torch.where(self.current, targets, self.old_net(batch.inputs).sigmoid())
         terms = {"binary": binary(logits, targets, self.old | self.current)}
         self.means = None
@@ -86,7 +86,7 @@ class ICaRL(Method):
         renewed = [label for label in task.classes if label in present]
         if len(self.memory):
             stored = self.memory.rows.labels.cpu()
-            first = first_of_each(stored, quota)  # herding put the best first
+            first = first_of_each(stored, quota)  # herding stores the best first
             self.memory.keep(first[~torch.isin(stored[first], torch.tensor(renewed, dtype=stored.dtype))])
         for label in renewed:
             rows = torch.nonzero(labels == label).flatten()
@@ -95,7 +95,7 @@ class ICaRL(Method):
             self.memory.append(Exemplar(chosen.inputs, chosen.labels), chosen.ids)
 
     def features(self, images: Tensor, mirrored: bool = False) -> Tensor:
-        """(N, D) of stored images, in evaluation mode and without augmentation."""
+        """(N, D) features of stored images, in evaluation mode and without augmentation."""
         return predict_all(
             self.net,
             images,
@@ -107,7 +107,7 @@ class ICaRL(Method):
         return normalize(features, dim=1) if self.config.normalise_features else features
 
     def class_means(self) -> tuple[Tensor, Tensor]:
-        """(C, D) mean features of the exemplars, and (C,) which classes have any."""
+        """(C, D) mean features of the exemplars, and (C,) which classes have exemplars."""
         images, labels = self.memory.rows
         features = self.features(images)
         if self.config.flip_means:
@@ -117,13 +117,13 @@ class ICaRL(Method):
         return self.direct(members.t() @ features / counts.clamp(min=1)[:, None]), counts > 0
 
     def predict(self, inputs: Tensor) -> Tensor:
-        """Minus the squared distance to each class mean; the net's logits while there are no exemplars."""
+        """Minus the squared distance to each class mean, or the net's logits while the memory is empty."""
         if len(self.memory) == 0:
             return super().predict(inputs)
         if self.means is None or self.means[0].device != inputs.device:
             self.means = self.class_means()
         means, known = self.means
-        # By differences: through a matrix product small distances lose all their digits.
+        # Not by matrix product, which loses all digits of small distances.
         features, by = self.direct(self.net.features(inputs)), "donot_use_mm_for_euclid_dist"
         distances = torch.cdist(features, means, compute_mode=by)
         return distances.square().neg().masked_fill(~known, torch.finfo(means.dtype).min)

@@ -1,4 +1,4 @@
-"""MethodRow: what is known about a method without loading torch, and how one is made from a user's class."""
+"""MethodRow: what is known about a method without loading torch; also made from a user's class."""
 
 import inspect
 import sys
@@ -15,25 +15,25 @@ ALL_SCENARIOS = ("class-il", "task-il", "domain-il")
 
 @dataclass(frozen=True, slots=True)
 class MethodRow:
-    """How a method is built, what is said about it, and what it looks like in pictures."""
+    """How a method is built, what lists and tables say about it, and its style in figures."""
 
-    name: str  # as typed
+    name: str  # as typed on the command line
     label: str  # as papers print it
-    code: str | type  # the class, or its import path; one that begins with a dot is in this folder
+    code: str | type  # the class or its import path; a path that begins with a dot is relative to this folder
     about: str = ""
     family: str = "user"
     paper: str = "-"
     keeps: str = "nothing"
     needs: tuple[str, ...] = ()
     scenarios: tuple[str, ...] = ALL_SCENARIOS
-    refusal: str = "is not defined there"  # why a scenario is missing above
+    refusal: str = "is not defined there"  # why a scenario is missing from `scenarios`
     on_union: bool = False  # trains once, on all tasks together
-    net: str | None = None  # the net it is made for, where that is not the stream's
-    grows: bool = False  # goes on when the head gets more outputs
-    cost: float = 1.0  # about so many plain training steps is one of its own
+    net: str | None = None  # the net it needs, if that is not the stream's default
+    grows: bool = False  # supports a head that gets more outputs during training
+    cost: float = 1.0  # time of a step relative to a plain SGD step, roughly
     passes: str = ""  # forward and backward passes of a step, for the docs
-    look: int | None = None  # its number in the series of colours, markers and dashes
-    source_hash: str | None = None  # of code outside the package
+    look: int | None = None  # index of its colour, marker and dash in figures
+    source_hash: str | None = None  # hash of the source, for code outside the package
 
     @property
     def method_class(self) -> "type[Method]":
@@ -44,7 +44,7 @@ class MethodRow:
 
     @property
     def build(self) -> "Callable[..., Method]":
-        """Makes the method from a net, a problem and settings; a class without settings is not given any."""
+        """Makes the method from a net, a problem and settings; settings are dropped if its class has none."""
         method = cast(Any, self.method_class)
         takes_settings = len(inspect.signature(method).parameters) > 2
         return method if takes_settings else lambda net, problem, settings=None: method(net, problem)
@@ -59,28 +59,28 @@ class MethodRow:
 
     @property
     def needs_boundaries(self) -> bool:
-        """Whether it must know where a task ends; where not, it may learn a stream without boundaries."""
+        """Whether it must know when a task ends; if not, it can learn streams without task boundaries."""
         return "boundaries" in self.needs
 
     @property
     def needs_disjoint_classes(self) -> bool:
-        """Whether no class may be in two tasks, as classes are in a blurry stream."""
+        """Whether each class must belong to one task only, which rules out blurry streams."""
         return "classes of each task" in self.needs
 
 
 def row_of_class(name: str, method: type, source_hash: str | None) -> MethodRow:
-    """The row of a class outside the package: attributes named like the fields of a row, or the defaults."""
+    """The row of a user's class: class attributes named like fields of MethodRow set them."""
     keys = [field.name for field in fields(MethodRow) if field.name not in ("name", "code", "source_hash")]
-    told = {"label": method.__name__, "about": (inspect.getdoc(method) or "").split("\n")[0]}
-    told |= {key: getattr(method, key) for key in keys if hasattr(method, key)}
-    return MethodRow(name, code=method, source_hash=source_hash, **cast(Any, told))
+    values = {"label": method.__name__, "about": (inspect.getdoc(method) or "").split("\n")[0]}
+    values |= {key: getattr(method, key) for key in keys if hasattr(method, key)}
+    return MethodRow(name, code=method, source_hash=source_hash, **cast(Any, values))
 
 
 def settings_class(method: type) -> "type[MethodConfig]":
     """The class of a method's settings.
 
-    It is `Config` inside the method's class, or the class of the same file with the method's name and
-    `Config` behind it, or what the third argument of the constructor is annotated with; else there are none.
+    It is, in this order: `Config` inside the method's class; the class `<Method>Config` of the same file; the
+    annotation of the constructor's third argument. Otherwise the method has no settings.
     """
     from strongreplay.methods.base import MethodConfig
 
@@ -92,10 +92,10 @@ def settings_class(method: type) -> "type[MethodConfig]":
 
 
 def annotations_of_third(method: Any) -> tuple[Any, ...]:
-    """`X` and every part of `X | None`, where X stands at the third argument of the constructor."""
+    """The annotation of the constructor's third argument and, for a union, each of its members."""
     names = list(inspect.signature(method).parameters)
     try:
         found = get_type_hints(method.__init__).get(names[2]) if len(names) > 2 else None
-    except NameError:  # an annotation that cannot be looked up, such as one for type checkers alone
+    except NameError:  # an annotation that cannot be resolved, e.g. one imported under TYPE_CHECKING
         return ()
     return (found, *get_args(found))

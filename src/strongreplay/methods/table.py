@@ -1,6 +1,6 @@
-"""METHOD_ROWS: the built-in methods, a row each. No torch.
+"""METHOD_ROWS: the built-in methods, one row each. Does not import torch.
 
-A new method is one file and one row; lists, tables, pictures and docs take labels, order and colours here.
+A new method is one file and one row. Lists, tables, figures and docs use its labels, colours and order.
 """
 
 import hashlib
@@ -9,21 +9,21 @@ from strongreplay.methods.row import ALL_SCENARIOS, MethodRow
 
 __all__ = ["ALL_SCENARIOS", "METHOD_ROWS", "MethodRow", "method_colour", "method_label", "method_look"]
 
-DISJOINT = ("class-il", "task-il")  # every task has classes of its own
-# Okabe and Ito's palette, told apart by colour-blind readers. Yellow is left out because it fades on white,
-# and grey stands for black, which would be gone on a dark page.
+DISJOINT = ("class-il", "task-il")  # scenarios whose tasks have disjoint classes
+# Okabe and Ito's palette, which colour-blind readers can tell apart; without yellow, which is too pale on
+# white, and with grey instead of black, which is invisible on a dark page.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
-USER_COLOURS = ("#AA4499", "#999933", "#8C564B", "#44AA99")  # of methods outside the package
+USER_COLOURS = ("#AA4499", "#999933", "#8C564B", "#44AA99")  # for users' methods
 
 
 def method_label(name: str) -> str:
-    """What tables print for a method: its label, or the part of `mine.py:Thing` behind the colon."""
+    """What tables print for a method: its label, or the part of `mine.py:Thing` after the colon."""
     row = METHOD_ROWS.get(name)
     return row.label if row else name.rpartition(":")[2]
 
 
 def method_look(name: str) -> int:
-    """The number of a method's colour, marker and dash; the same in every picture, whoever else is in it."""
+    """Index of a method's colour, marker and dash; the same in every figure."""
     row = METHOD_ROWS.get(name)
     if row is not None and row.look is not None:
         return row.look
@@ -66,7 +66,7 @@ METHOD_ROWS: dict[str, MethodRow] = {
             "oEWC",
             ".oewc:OEWC",
             family="regularisation",
-            about="hold weights by their Fisher information",
+            about="penalise changes of weights by their Fisher information",
             paper="Schwarz et al. 2018",
             keeps="anchor and importance of weights",
             needs=("boundaries",),
@@ -79,7 +79,7 @@ METHOD_ROWS: dict[str, MethodRow] = {
             "SI",
             ".si:SI",
             family="regularisation",
-            about="hold weights by their share in lowering the loss",
+            about="penalise changes of weights by how much they lowered the loss",
             paper="Zenke et al. 2017",
             keeps="anchor and importance of weights",
             needs=("boundaries",),
@@ -92,7 +92,7 @@ METHOD_ROWS: dict[str, MethodRow] = {
             "LwF",
             ".lwf:LwF",
             family="regularisation",
-            about="keep the old classes' answers to new images",
+            about="keep the old classes' outputs for new images",
             paper="Li and Hoiem 2016",
             keeps="logits of the current task",
             needs=("boundaries", "classes of each task"),
@@ -107,7 +107,7 @@ METHOD_ROWS: dict[str, MethodRow] = {
             "ER",
             ".er:ER",
             family="replay",
-            about="replay remembered samples",
+            about="replay stored samples",
             paper="Riemer et al. 2019",
             keeps="memory",
             grows=True,
@@ -120,7 +120,7 @@ METHOD_ROWS: dict[str, MethodRow] = {
             "GEM",
             ".gem:GEM",
             family="gradient",
-            about="correct the gradient against every past task's",
+            about="correct the gradient so that no past task's loss rises",
             paper="Lopez-Paz and Ranzato 2017",
             keeps="memory by task",
             needs=("boundaries", "number of tasks"),
@@ -133,7 +133,7 @@ METHOD_ROWS: dict[str, MethodRow] = {
             "A-GEM",
             ".agem:AGEM",
             family="gradient",
-            about="correct the gradient against that of a memory batch",
+            about="correct the gradient so that the loss on a replayed batch does not rise",
             paper="Chaudhry et al. 2019",
             keeps="memory",
             needs=("boundaries", "number of tasks"),
@@ -146,7 +146,7 @@ METHOD_ROWS: dict[str, MethodRow] = {
             "iCaRL",
             ".icarl:ICaRL",
             family="replay and distillation",
-            about="distil, keep herded exemplars, answer by their nearest mean",
+            about="distillation, herded exemplars, nearest-mean classification",
             paper="Rebuffi et al. 2017",
             keeps="exemplars by class, old net",
             needs=("boundaries", "classes of each task"),
@@ -161,7 +161,7 @@ METHOD_ROWS: dict[str, MethodRow] = {
             "FDR",
             ".fdr:FDR",
             family="replay and distillation",
-            about="match the probabilities given at the end of each task",
+            about="match the probabilities predicted at the end of each task",
             paper="Benjamin et al. 2019",
             keeps="memory by task with logits",
             needs=("boundaries",),
@@ -186,7 +186,7 @@ METHOD_ROWS: dict[str, MethodRow] = {
             "HAL",
             ".hal:HAL",
             family="replay",
-            about="replay, and hold the answers to learnt anchors",
+            about="replay, and keep the outputs for learnt anchors",
             paper="Chaudhry et al. 2021",
             keeps="memory, anchors by class",
             needs=("boundaries", "classes of each task"),
@@ -255,7 +255,7 @@ METHOD_ROWS: dict[str, MethodRow] = {
             "CLS-ER",
             ".clser:CLSER",
             family="replay and distillation",
-            about="replay, and stay near the surer of two averaged nets",
+            about="replay, and match the more confident of two averaged nets",
             paper="Arani et al. 2022",
             keeps="memory, two averaged nets",
             grows=True,
@@ -268,7 +268,7 @@ METHOD_ROWS: dict[str, MethodRow] = {
             "TAMiL",
             ".tamil:TAMiL",
             family="replay and distillation",
-            about="gate features by task, stay near an averaged net",
+            about="gate features by task, and match an averaged net",
             paper="Bhat et al. 2023",
             keeps="memory with tasks, gates by task, averaged net",
             needs=("boundaries",),
@@ -283,7 +283,7 @@ METHOD_ROWS: dict[str, MethodRow] = {
             "LVT",
             ".lvt:LVT",
             family="architecture",
-            about="attention with external keys, two heads, replay of the surest; a reconstruction",
+            about="external attention keys, two heads, replay of confident samples; a reconstruction",
             paper="Wang et al. 2022",
             keeps="memory with logits, importance of attention",
             needs=("boundaries", "classes of each task"),
@@ -299,7 +299,7 @@ METHOD_ROWS: dict[str, MethodRow] = {
             "Co2L",
             ".co2l:Co2L",
             family="replay and distillation",
-            about="contrast current classes, keep old relations, then fit a linear head",
+            about="contrastive loss, distilled similarities, then a linear head",
             paper="Cha et al. 2021",
             keeps="memory by class, old net",
             needs=("boundaries", "classes of each task"),
