@@ -1,31 +1,31 @@
-"""The errors raised on purpose; every message says where, which rule, what was got, what to do."""
+"""The package's errors; every message says where, which rule, what was got and what to do."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-NAMED = 50  # names in a sentence; a user's classes may be thousands
+NAMED = 50  # most names listed in a message; there may be thousands
 
 
 class SerError(Exception):
-    """Base of every error that is the user's to mend; the command line shows its text and no traceback."""
+    """Base of all errors that the user can fix; the command line prints the message without a traceback."""
 
 
 class ConfigError(SerError, ValueError):
-    """A setting, name or combination of settings that cannot be run."""
+    """An invalid setting, name or combination of settings."""
 
 
 class DataError(SerError, ValueError):
-    """A file or array that is missing, damaged or not what its name says."""
+    """A file or array that is missing, damaged or of the wrong kind."""
 
 
 class RunError(SerError, RuntimeError):
-    """A run that had to stop, with what was recorded so far kept."""
+    """A run that had to stop; what it had recorded is kept."""
 
 
 def printable(text: str) -> str:
-    """The text with its code for every sign that a terminal or a page could take for a command.
+    """The text with escape codes for all control characters, which a terminal or page could interpret.
 
-    Among them are the marks that turn the direction of writing and make one name look like another.
+    These include the marks that change the writing direction and can make one name look like another.
     """
     if text.isprintable():
         return text
@@ -33,7 +33,7 @@ def printable(text: str) -> str:
 
 
 def unknown(kind: str, name: str, known: Iterable[str], remedy: str) -> ConfigError:
-    """The one sentence for every name that is not in a table."""
+    """The error for a name that is not in a table, with the closest known name."""
     nearest = get_close_matches(name, known := list(known), n=1, cutoff=0.4)
     more = f" and {len(known) - NAMED:,} more" if len(known) > NAMED else ""
     hint = f"did you mean '{nearest[0]}'?" if nearest else f"known: {', '.join(known[:NAMED])}{more}."

@@ -1,7 +1,6 @@
-"""Memory: columns of tensors that hold a bounded, uniform sample of everything presented so far.
+"""Memory: a fixed number of rows, a uniform sample of all rows added so far (reservoir sampling).
 
-Draws are made on the host: they cost no device sync, and a step in which nothing is stored costs no write
-at all.
+Random numbers are drawn on the CPU, which needs no device sync; a step that stores nothing writes nothing.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,37 +18,37 @@ Row = TypeVar("Row", bound=tuple[Tensor, ...])
 
 
 def as_words(rows: Tensor) -> Tensor:
-    """Images as 64-bit words where their bytes divide into them: an indexed write is then 5 times quicker."""
+    """View uint8 images as 64-bit words, if their size allows it: indexed writes are then 5 times faster."""
     if rows.dtype != torch.uint8 or rows[0].numel() % 8:
         return rows
     return rows.view(len(rows), -1).view(torch.int64)
 
 
 def take_ids(ids: Tensor | None, rows: Tensor | slice) -> Tensor | None:
-    """The ids of some rows, where rows have ids."""
+    """The ids of some rows, or none if rows have no ids."""
     return None if ids is None else ids[rows]
 
 
 class Memory(nn.Module, Generic[Row]):
-    """Rows of a named-tuple type, one tensor a field, allocated when the first rows arrive.
+    """Rows of a named-tuple type, one tensor per field, allocated when the first rows are added.
 
-    After `keep_ids`, which a kept model calls, every row has the id of its sample beside it.
+    After `keep_ids`, which a kept model calls, the memory also stores the id of each row's sample.
     """
 
-    num_seen: int  # items presented so far, kept or not
+    num_seen: int  # rows added so far, whether stored or not
 
     def __init__(self, row_type: type[Row], capacity: int, generator: torch.Generator) -> None:
         super().__init__()
         if capacity < 0:
             raise ValueError(f"Memory: capacity must be >= 0, got {capacity}")
-        self.row_type: Any = row_type  # a NamedTuple class; mypy does not know its `_fields` and `_make`
+        self.row_type: Any = row_type  # Any: mypy does not know a NamedTuple's `_fields` and `_make`
         if hasattr(row_type, "ids"):
             raise ValueError("Memory: rows can't have a field `ids`; pass them beside: memory.add(rows, ids)")
         self.capacity = capacity
         self.generator = generator
         self.num_seen = 0
         self.num_filled = 0
-        self.ragged = False  # whether some stored vectors are shorter than the column and end in NaN
+        self.ragged = False  # whether some stored vectors are shorter than the column and padded with NaN
         self.keeps_ids = False
         self.capacity_for: Callable[[dict[str, int]], int] | None = None
 
@@ -63,36 +62,36 @@ class Memory(nn.Module, Generic[Row]):
 
     @property
     def ids(self) -> Tensor | None:
-        """(N,) int64, the ids of the stored rows; None where they are not kept or no row has arrived."""
+        """(N,) int64, the ids of the stored rows; None without `keep_ids` or before the first rows."""
         column = self._buffers.get("ids")
         return None if column is None else column[: self.num_filled]
 
     @property
     def rows(self) -> Row:
-        """Everything stored, without a copy; there are no columns before the first rows arrive."""
+        """All stored rows, without a copy; there are no columns before the first rows are added."""
         columns = self._columns()
-        if self.num_filled < self.capacity:  # a full one needs no cutting, which takes time in every step
+        if self.num_filled < self.capacity:  # slicing takes time in every step, and a full memory needs none
             columns = [column[: self.num_filled] for column in columns]
         return self._make(columns)
 
     def keep_ids(self) -> None:
-        """Store the id of every row from now on; rows that arrive without one are refused."""
+        """Store the id of every row from now on; adding rows without ids is an error."""
         self.keeps_ids = True
 
     def fit(self, capacity_for: Callable[[dict[str, int]], int]) -> None:
         """Set the capacity from the bytes that a row takes in each column.
 
-        Before the first rows arrive the columns are not known; the capacity is then set when they arrive.
+        Without rows the sizes are unknown; then the capacity is set when the first rows are added.
         """
         if columns := self._columns():
             self.resize(capacity_for(row_bytes(self._make(columns))))
         else:
             self.capacity_for = capacity_for
 
-    def add(self, arriving: Row, ids: Tensor | None = None) -> None:
-        """Present rows to the reservoir, in order."""
-        self._allocate(arriving, ids)
-        count = len(arriving[0])
+    def add(self, new: Row, ids: Tensor | None = None) -> None:
+        """Offer rows to the reservoir, in order; it stores some of them."""
+        self._allocate(new, ids)
+        count = len(new[0])
         draws = torch.rand(count, dtype=torch.float64, generator=self.generator)
         slots = reservoir_slots(self.num_seen, draws.numpy(), self.capacity)
         if self.num_filled < min(self.num_seen, self.capacity):
@@ -101,46 +100,46 @@ class Memory(nn.Module, Generic[Row]):
         kept = np.flatnonzero(slots < self.capacity)
         if len(kept):
             self.num_filled = max(self.num_filled, 1 + int(slots[kept].max()))
-            self._write(slots[kept], kept, arriving, ids)
+            self._write(slots[kept], kept, new, ids)
 
     def sample(self, count: int) -> Row:
-        """min(count, stored) different rows, uniformly."""
+        """min(count, number stored) distinct rows, drawn uniformly."""
         chosen = draw_distinct(self.num_filled, min(count, self.num_filled), self.generator)
         return self.take(chosen)
 
-    def put(self, slots: Tensor, arriving: Row, ids: Tensor | None = None) -> None:
-        """Write rows into chosen slots, the next free ones included; nothing is drawn or counted as seen."""
-        self._allocate(arriving, ids)
-        self._write(slots.numpy(), np.arange(len(slots)), arriving, ids)
+    def put(self, slots: Tensor, new: Row, ids: Tensor | None = None) -> None:
+        """Write rows into the given slots, used or next free; `num_seen` does not change."""
+        self._allocate(new, ids)
+        self._write(slots.numpy(), np.arange(len(slots)), new, ids)
         self.num_filled = max(self.num_filled, 1 + int(slots.max()))
 
-    def append(self, arriving: Row, ids: Tensor | None = None) -> None:
+    def append(self, new: Row, ids: Tensor | None = None) -> None:
         """Write rows into the next free slots."""
-        self.put(torch.arange(self.num_filled, self.num_filled + len(arriving[0])), arriving, ids)
+        self.put(torch.arange(self.num_filled, self.num_filled + len(new[0])), new, ids)
 
-    def overwrite(self, slots: Tensor, arriving: Row, ids: Tensor | None = None) -> None:
-        """Write rows over stored ones; the slots are on the device of the columns and are not read back."""
-        for column, values in zip(self._stored(), self._with_ids(arriving, ids), strict=True):
+    def overwrite(self, slots: Tensor, new: Row, ids: Tensor | None = None) -> None:
+        """Replace stored rows; the slots are on the columns' device, so there is no sync."""
+        for column, values in zip(self._stored(), self._with_ids(new, ids), strict=True):
             column.index_copy_(0, slots, values)
 
     def take(self, chosen: Tensor) -> Row:
-        """A copy of chosen rows, in the order asked for."""
+        """A copy of the given rows, in the given order."""
         return self._make([column.index_select(0, chosen.to(column.device)) for column in self._columns()])
 
     def keep(self, chosen: Tensor) -> None:
-        """Keep the chosen rows, in the order given, and drop the rest."""
+        """Keep the given rows, in the given order, and drop all others."""
         for column in self._stored():
             column[: len(chosen)] = column.index_select(0, chosen.to(column.device))
         self.num_filled = len(chosen)
 
     def make_room(self, count: int) -> None:
-        """Drop rows at random until `count` more have room; the rest stays in order."""
+        """Drop random rows until `count` slots are free; the others keep their order."""
         room = max(self.capacity - count, 0)
         if self.num_filled > room:
             self.keep(draw_distinct(self.num_filled, room, self.generator).sort().values)
 
     def resize(self, capacity: int) -> None:
-        """Change the capacity; rows that have no room any more are dropped at random."""
+        """Change the capacity; rows that no longer fit are dropped at random."""
         self.make_room(self.capacity - capacity)
         added = capacity - self.capacity
         for name, column in list(self._buffers.items()):
@@ -150,27 +149,27 @@ class Memory(nn.Module, Generic[Row]):
         self.capacity = capacity
 
     def widen(self, name: str, width: int) -> None:
-        """Make a column of vectors wider; those stored keep their length and end in NaN."""
+        """Make a column of vectors wider; stored vectors are padded with NaN."""
         column = self._buffers.get(name)
         if column is not None and column.shape[1] < width:
             added = column.new_full((len(column), width - column.shape[1]), torch.nan)
             self._buffers[name], self.ragged = torch.cat([column, added], 1), True
 
     def _close_gaps(self, slots: Slots) -> Slots:
-        """Where rows were erased, an item that is drawn for a slot behind the last row goes next to it."""
+        """If rows were removed, move each slot beyond the last row to the next free one."""
         slots, filled = slots.copy(), self.num_filled
         for place in np.flatnonzero(slots < self.capacity):
             slots[place] = min(slots[place], filled)
             filled = max(filled, slots[place] + 1)
         return slots
 
-    def _write(self, slots: Slots, kept: Slots, arriving: Row, ids: Tensor | None) -> None:
-        pairs = zip(self._stored(), self._with_ids(arriving, ids), strict=True)
-        if len(slots) == 1:  # nearly always, once a reservoir has seen much; a plain copy is quicker
+    def _write(self, slots: Slots, kept: Slots, new: Row, ids: Tensor | None) -> None:
+        pairs = zip(self._stored(), self._with_ids(new, ids), strict=True)
+        if len(slots) == 1:  # the usual case after many samples; a plain copy is faster
             for column, values in pairs:
                 column[int(slots[0])] = values[int(kept[0])]
             return
-        # Two rows of one batch may meet in a slot; the later one stays, as if they had come one by one.
+        # If two rows of a batch get the same slot, the later one is stored, as if they were added one by one.
         last = len(slots) - 1 - np.unique(slots[::-1], return_index=True)[1]
         places, sources = torch.from_numpy(slots[last]), torch.from_numpy(kept[last])
         for column, values in pairs:
@@ -178,25 +177,25 @@ class Memory(nn.Module, Generic[Row]):
             as_words(column)[places.to(column.device)] = as_words(chosen)
 
     def _columns(self) -> list[Tensor]:
-        """Those of the row type; none before the first rows arrive."""
+        """The columns of the row type; none before the first rows are added."""
         if not self._buffers:
             return []
         return [self._buffers[name] for name in self.row_type._fields]  # type: ignore[misc]
 
     def _stored(self) -> list[Tensor]:
-        """All columns: those of the row type, then the ids where they are kept."""
+        """All columns: those of the row type, then the ids, if they are stored."""
         ids = self._buffers.get("ids")
         return self._columns() if ids is None else [*self._columns(), ids]
 
-    def _with_ids(self, arriving: Row, ids: Tensor | None) -> tuple[Tensor, ...]:
+    def _with_ids(self, new: Row, ids: Tensor | None) -> tuple[Tensor, ...]:
         if not self.keeps_ids:
-            return arriving
+            return new
         if ids is None:
             raise RunError(
-                "memory: rows arrived without ids, by which a kept model finds its samples again; "
+                "memory: rows were added without ids, but a kept model needs the ids of its samples; "
                 "pass them with the rows, as in memory.add(rows, batch.ids)"
             )
-        return (*arriving, ids)
+        return (*new, ids)
 
     def _make(self, columns: list[Tensor]) -> Row:
         made: Row = self.row_type._make(columns)
@@ -209,7 +208,7 @@ class Memory(nn.Module, Generic[Row]):
             self.capacity, self.capacity_for = self.capacity_for(row_bytes(like)), None
         names = (*self.row_type._fields, "ids") if self.keeps_ids else self.row_type._fields
         for name, values in zip(names, self._with_ids(like, ids), strict=True):
-            # Not by register_buffer, which refuses a name that is a property, as `ids` is.
+            # register_buffer would refuse the name `ids`, because it is a property.
             self._buffers[name] = values.new_zeros((self.capacity, *values.shape[1:]))
 
     def get_extra_state(self) -> dict[str, Any]:
@@ -224,7 +223,7 @@ class Memory(nn.Module, Generic[Row]):
         self.generator.set_state(state["generator"].cpu())
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # A new memory has no columns yet; the state shows their shapes.
+        # A new memory has no columns yet; they get the shapes of the saved ones.
         saved = [state_dict[prefix + name] for name in self.row_type._fields if prefix + name in state_dict]
         if saved:
             self._allocate(self._make(saved), state_dict.get(f"{prefix}ids"))
@@ -240,7 +239,7 @@ def row_bytes(rows: Any) -> dict[str, int]:
 
 
 class RingMemory(Memory[Row]):
-    """Runs of equally many slots, one a task, each holding the last rows that its task presented."""
+    """A ring buffer per task: equally many slots for each, which hold the last rows of the task."""
 
     def __init__(self, row_type: type[Row], capacity: int, generator: torch.Generator, run_size: int) -> None:
         super().__init__(row_type, capacity, generator)
@@ -250,13 +249,13 @@ class RingMemory(Memory[Row]):
         self.run_start = self.seen_before = 0
 
     def begin_run(self) -> None:
-        """The rows that follow belong to the next task."""
+        """Start the next task: the rows added from now on belong to it."""
         self.run_start, self.seen_before = len(self), self.num_seen
 
-    def add(self, arriving: Row, ids: Tensor | None = None) -> None:
-        place = torch.arange(len(arriving[0])) + (self.num_seen - self.seen_before)
-        # More tasks than runs begin anew at the first slot.
-        self.put((self.run_start + place % self.run_size) % self.num_slots, arriving, ids)
+    def add(self, new: Row, ids: Tensor | None = None) -> None:
+        place = torch.arange(len(new[0])) + (self.num_seen - self.seen_before)
+        # If there are more tasks than rings, the next task starts again at the first slot.
+        self.put((self.run_start + place % self.run_size) % self.num_slots, new, ids)
         self.num_seen += len(place)
 
     def get_extra_state(self) -> dict[str, Any]:
@@ -268,15 +267,15 @@ class RingMemory(Memory[Row]):
 
 
 class ChoosyMemory(Memory[Row]):
-    """For a method that chooses which row leaves: once the memory is full, it draws which items enter.
+    """A memory for methods that choose which row to replace: `entrants` tells which new rows are stored.
 
-    One draw finds the next item that enters; nothing is drawn for the items it passes over.
+    It draws random numbers only for rows that are stored.
     """
 
-    entrant: int | None = None  # number of the next item that enters
+    entrant: int | None = None  # number of the next row to be stored
 
     def entrants(self, count: int) -> Iterator[int]:
-        """The places, among `count` presented items, of those that enter the full memory."""
+        """Positions, among `count` new rows, of those to store in a full memory; the first rows fill it."""
         first, self.num_seen = self.num_seen, self.num_seen + count
         if not self.capacity:
             return

@@ -1,11 +1,11 @@
-"""METRICS: every number that is made of an accuracy matrix, one row each. Nothing is changed in place.
+"""METRICS: all metrics computed from an accuracy matrix, one row each. Nothing is changed in place.
 
 A new metric is a function and a row here: records, `ser show` and the tables of the docs read this table.
 
 A matrix has a row for each task learnt and a column for each task tested: entry [i, t] is the accuracy in
-per cent on task t after learning task i, NaN where it was not measured. Entries above the diagonal are
-forward transfer; the measures of forgetting read on and below it only. Joint training has one row, its
-tasks all learnt at once. Pure numpy.
+per cent on task t after learning task i, NaN if it was not measured. Forward transfer uses the entries above
+the diagonal; measures of forgetting use those on and below it. Joint training has a single row, because it
+learns all tasks at once. Pure numpy.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ Matrix = npt.NDArray[np.float64]
 
 
 def as_matrix(rows: list[list[float | None]]) -> Matrix:
-    """A matrix from rows of any length, null and missing entries as NaN."""
+    """A matrix from rows of any length; null and missing entries become NaN."""
     matrix = np.full((len(rows), max(map(len, rows), default=0)), np.nan)
     for index, row in enumerate(rows):
         matrix[index, : len(row)] = [np.nan if value is None else value for value in row]
@@ -38,18 +38,18 @@ def average_incremental_accuracy(matrix: Matrix) -> float:
 
 def accuracy_curve(matrix: Matrix) -> list[float]:
     """Mean accuracy over the tasks seen so far, after each task."""
-    learnt_at_once = matrix.shape[1] - len(matrix)  # 0, but for the single row of joint training
+    learnt_at_once = matrix.shape[1] - len(matrix)  # 0, except for the single row of joint training
     return [float(np.mean(row[: index + 1 + learnt_at_once])) for index, row in enumerate(matrix)]
 
 
 def _past(matrix: Matrix, rows: slice) -> Matrix:
-    """Rows on and below the diagonal, for every task but the last; the rest NaN."""
+    """Entries on and below the diagonal, for every task except the last; all others are NaN."""
     lower = np.where(np.tri(*matrix.shape) > 0, matrix, np.nan)
     return lower[rows, : matrix.shape[1] - 1]
 
 
 def forgetting(matrix: Matrix) -> float | None:
-    """The paper's: mean over t < T of max over i in {t, ..., T-1} of a[i, t] - a[T, t]; may be negative."""
+    """As in the paper: mean over t < T of max over i in {t, ..., T-1} of a[i, t] - a[T, t]; can be < 0."""
     if len(matrix) < 2:
         return None
     best = np.nanmax(_past(matrix, slice(0, -1)), axis=0)
@@ -57,7 +57,7 @@ def forgetting(matrix: Matrix) -> float | None:
 
 
 def forgetting_reference(matrix: Matrix) -> float | None:
-    """As the reference code counts it: the maximum includes the final row, so it is never negative."""
+    """As in the reference code: the maximum includes the final row, so it is never negative."""
     if len(matrix) < 2:
         return None
     best = np.nanmax(_past(matrix, slice(None)), axis=0)

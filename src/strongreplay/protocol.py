@@ -1,4 +1,4 @@
-"""The small frozen records that travel between the rooms, and the named sources of randomness."""
+"""The data types that all modules share: splits, tasks, batches, problems; and named random generators."""
 
 import hashlib
 from collections.abc import Callable
@@ -9,17 +9,17 @@ from torch import Tensor
 
 from strongreplay.errors import DataError
 
-View = Callable[[Tensor], Tensor]  # whole batch as stored -> float batch, its generator bound
+View = Callable[[Tensor], Tensor]  # from a batch of stored images to float inputs; has its own generator
 Terms = dict[str, Tensor]  # the named scalar terms of one step's loss, still on the device
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Samples as stored: (N, ...) uint8 images or float features, (N,) int64 labels and, maybe, ids."""
+    """Samples as stored: (N, ...) uint8 images or float features, (N,) int64 labels and, optionally, ids."""
 
     inputs: Tensor
     labels: Tensor
-    ids: Tensor | None = None  # (N,) int64: by which a kept model finds a sample again
+    ids: Tensor | None = None  # (N,) int64: identifies a sample in a kept model
 
     def __post_init__(self) -> None:
         if len(self.inputs) != len(self.labels):
@@ -27,7 +27,9 @@ class Split:
                 f"Split: {len(self.inputs)} inputs but {len(self.labels)} labels; give one label per input"
             )
         if self.ids is not None and len(self.ids) != len(self.labels):
-            raise DataError(f"Split: {len(self.ids)} ids but {len(self.labels)} labels; give an id per input")
+            raise DataError(
+                f"Split: {len(self.ids)} ids but {len(self.labels)} labels; give one id per input"
+            )
         if self.labels.dtype != torch.int64 or self.labels.dim() != 1:
             raise DataError(
                 f"Split: labels must be (N,) int64, got {tuple(self.labels.shape)} {self.labels.dtype}; "
@@ -42,7 +44,7 @@ class Split:
         return Split(self.inputs[rows], self.labels[rows], None if self.ids is None else self.ids[rows])
 
     def joined(self, other: "Split") -> "Split":
-        """These samples and then those of the other, on this one's device."""
+        """These samples followed by those of the other split, on this split's device."""
         other = other.to(self.inputs.device)
         ids = None if self.ids is None or other.ids is None else torch.cat([self.ids, other.ids])
         inputs, labels = torch.cat([self.inputs, other.inputs]), torch.cat([self.labels, other.labels])
@@ -55,13 +57,13 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One step of a stream: the classes it holds, what to learn from and what to be judged on."""
+    """One task of a stream: its classes, training data and test data."""
 
     index: int
     classes: tuple[int, ...]
     train: Split
     test: Split
-    in_order: bool = False  # the training data are read in their order, not shuffled
+    in_order: bool = False  # the training data is not shuffled
 
     def with_train(self, train: Split) -> "Task":
         return replace(self, train=train)
@@ -71,20 +73,20 @@ class Task:
 class Batch:
     """One training batch, before and after the view."""
 
-    rows: Tensor  # (B,) places in the task's train split
+    rows: Tensor  # (B,) row numbers in the task's train split
     images: Tensor  # (B, ...) as stored; what a memory keeps
     inputs: Tensor  # (B, ...) viewed; what a net sees
     labels: Tensor  # (B,)
-    ids: Tensor | None = None  # (B,) int64: the ids of the samples, where the split has them
+    ids: Tensor | None = None  # (B,) int64: the ids of the samples, if the split has ids
 
     def __len__(self) -> int:
         return len(self.labels)
 
 
 def derive_generator(seed: int, name: str) -> torch.Generator:
-    """The generator of one consumer, fixed by the run's seed and the consumer's name.
+    """A random generator for one purpose, determined by the run's seed and the purpose's name.
 
-    All draws happen on the host, so that a run makes the same decisions on every device.
+    It is a CPU generator, so that a run makes the same draws on every device.
     """
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
@@ -92,11 +94,11 @@ def derive_generator(seed: int, name: str) -> torch.Generator:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What a method may know of the stream it is going to meet."""
+    """What a method knows about the stream before training."""
 
     num_classes: int
     num_tasks: int
-    train_view: View  # replayed images go through this, with fresh randomness
+    train_view: View  # also augments replayed images, with new random draws
     test_view: View  # the same without augmentation
     seed: int = 0
 

@@ -1,8 +1,8 @@
-"""Which rows are chosen: by a reservoir, at random, first of each group, or by herding.
+"""Ways to choose rows: reservoir sampling, at random, the first of each group, or herding.
 
 Reservoir: Vitter, "Random Sampling with a Reservoir", 1985 (algorithm R). Item number n (from 0) is stored
-at slot n while there is room; afterwards it draws r from {0, ..., n} and overwrites slot r if r < capacity.
-Each item uses exactly one draw, so the same stream gives the same memory however it is cut into batches.
+in slot n while there are free slots; later it draws r from {0, ..., n} and overwrites slot r if r < capacity.
+Each item uses exactly one draw, so the result does not depend on how the stream is split into batches.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ Slots = npt.NDArray[np.int64]
 
 
 def reservoir_slots(num_seen: int, draws: Floats, capacity: int) -> Slots:
-    """The slot of each arriving item, or a number >= capacity where algorithm R skips it."""
+    """The slot of each new item, or a number >= capacity if algorithm R does not store it."""
     position = np.arange(num_seen, num_seen + len(draws))
     # draws are float64 in [0, 1): floor(draw * (n + 1)) is uniform on {0, ..., n} to 53 bits.
     chosen = (draws * (position + 1)).astype(np.int64)
@@ -23,28 +23,28 @@ def reservoir_slots(num_seen: int, draws: Floats, capacity: int) -> Slots:
 
 
 def draw(generator: torch.Generator) -> float:
-    """A number in [0, 1), to 53 bits."""
+    """A uniform number in [0, 1) with 53 random bits."""
     return float(torch.rand(1, dtype=torch.float64, generator=generator).numpy()[0])
 
 
 def next_entrant(start: int, capacity: int, generator: torch.Generator) -> int:
-    """The first item, from number `start` on, that algorithm R lets into a full memory.
+    """The first item, from number `start` on, that algorithm R stores in a full memory.
 
-    Item n (from 0) enters with probability capacity / (n + 1), so one draw tells how many are passed over.
+    Item n (from 0) is stored with probability capacity / (n + 1), so one draw gives the number skipped.
     """
-    drawn, span = draw(generator), 1 + 4 * start // capacity  # nearly always found within four times the mean
+    drawn, span = draw(generator), 1 + 4 * start // capacity  # four times the mean is nearly always enough
     while True:
-        nobody_yet = np.cumprod(1 - capacity / np.arange(start + 1, start + span + 1))
-        if (passed := int(np.count_nonzero(nobody_yet > drawn))) < span:
-            return start + passed
-        start, drawn = start + span, drawn / float(nobody_yet[-1])
+        none_stored = np.cumprod(1 - capacity / np.arange(start + 1, start + span + 1))  # probabilities
+        if (skipped := int(np.count_nonzero(none_stored > drawn))) < span:
+            return start + skipped
+        start, drawn = start + span, drawn / float(none_stored[-1])
 
 
 def draw_distinct(population: int, count: int, generator: torch.Generator) -> Tensor:
-    """`count` distinct numbers below `population`, in random order; the cost depends on `count` alone."""
+    """`count` distinct numbers below `population`, in random order; the time depends on `count` only."""
     if population > 4 * count:
-        # Reading draws in order and passing over repeats is sampling without replacement; half as many again
-        # from more than 4 * count values practically always hold `count` different ones.
+        # Draws with repeats removed are a sample without replacement. Out of more than 4 * count values,
+        # 1.5 * count draws practically always hold `count` distinct ones.
         draws = torch.randint(population, (count + count // 2 + 16,), generator=generator).numpy()
         first_places = np.unique(draws, return_index=True)[1]
         if len(first_places) >= count:
@@ -53,16 +53,16 @@ def draw_distinct(population: int, count: int, generator: torch.Generator) -> Te
 
 
 def first_of_each(groups: Tensor, count: int) -> Tensor:
-    """The rows that hold the first `count` members of every group, in stored order within a group."""
+    """The rows of the first `count` members of every group, in stored order within a group."""
     rows = [torch.nonzero(groups == group).flatten()[:count] for group in groups.unique()]
     return torch.cat([groups.new_empty(0, dtype=torch.int64), *rows])
 
 
 def herd(features: Tensor, count: int) -> Tensor:
-    """Different rows, at most `count`, each chosen to bring the mean so far closest to the mean of all.
+    """At most `count` distinct rows; each brings the mean of the chosen rows closest to the mean of all.
 
-    Welling, "Herding Dynamical Weights to Learn", 2009, as iCaRL uses it: the best comes first, so a shorter
-    choice is the beginning of a longer one.
+    Welling, "Herding Dynamical Weights to Learn", 2009, as iCaRL uses it. The best rows come first, so a
+    smaller selection is the beginning of a larger one.
     """
     mean, chosen_sum = features.mean(0), torch.zeros_like(features[:1])
     taken = torch.zeros_like(features[:, 0])

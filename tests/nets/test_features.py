@@ -93,7 +93,7 @@ def test_what_is_ambiguous_missing_or_misnamed_is_told() -> None:
 
 def test_a_net_that_changes_what_its_head_gives_is_refused() -> None:
     net = with_features(make(Softened), "x", NUM_CLASSES)
-    with pytest.raises(ConfigError, match="do nothing to the logits behind it"):
+    with pytest.raises(ConfigError, match="do not change the logits after the head"):
         net.features(torch.rand(2, 1, 6, 6))
 
 

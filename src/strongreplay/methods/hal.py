@@ -121,7 +121,7 @@ class HAL(Method):
     def phases(self, task: Task) -> list[Phase]:
         """After the main phase, a copy of the net is fine-tuned on the memory, and then anchors are learnt.
 
-        Anchors are optimised so that the net is right and the copy, which shows what will be forgotten, wrong.
+        Anchors are optimised so that the net is right and the copy wrong, which shows what will be forgotten.
         """
         config, main = self.config, Phase(MAIN, None, self.observe)
         if not config.penalty:

@@ -1,18 +1,18 @@
 """Lifelong Vision Transformer (LVT), a reconstruction.
 
 Paper: Wang et al., "Continual Learning with Lifelong Vision Transformer", CVPR 2022.
-Reference: none; the authors published no code. Idea, the two heads and the form of each term are theirs; what
-follows is our reading, so results need not match the published ones:
-- distillation is KL(stored || now) at temperature 2, not multiplied by its square, over the classes seen when
-  the logits were stored; `dark="mse"` compares logits over the same classes;
-- stored logits are never renewed; `teacher="frozen"` asks the net of the last task's end instead;
-- the accumulation head weighs the arriving batch by 0.9 to the power of the finished tasks;
-- importance of keys and position tables: mean over the last task's minibatches, plain images in evaluation
-  mode, of the absolute gradient of the injection loss, scaled to mean 1; signed ones cancel at a minimum;
-- arriving and replayed samples pass the net as one batch, so that batch norm sees both; replay starts with
-  the second task;
-- the injection head is drawn anew after every task (`reinit_injection`);
-- slots that do not divide among the seen classes go one each to the newest classes.
+Reference: none; the authors published no code. The idea, the two heads and the form of each term are theirs.
+The following choices are ours, so results may differ from the published ones:
+- distillation is KL(stored || now) at temperature 2, without the factor T^2, over the classes seen when the
+  logits were stored; `dark="mse"` compares logits over the same classes;
+- stored logits are never updated; `teacher="frozen"` uses the net at the end of the last task instead;
+- the accumulation head weights the loss of the stream's batch by 0.9^(number of finished tasks);
+- importance of keys and position tables: mean absolute gradient of the injection loss over the last task's
+  batches (plain images, evaluation mode), scaled to mean 1; signed gradients would cancel at a minimum;
+- stream and replayed samples pass the net as one batch, so that batch norm sees both; replay starts with the
+  second task;
+- the injection head is re-initialised after every task (`reinit_injection`);
+- memory slots left over after an equal division go to the newest classes, one each.
 """
 
 from collections.abc import Iterable
@@ -41,7 +41,7 @@ from strongreplay.methods.base import (
 from strongreplay.nets.lvt import LVTNet
 from strongreplay.protocol import Batch, Split, Task, Terms
 
-MINIBATCH = 32  # of the importance; the published batch, whatever that of training
+MINIBATCH = 32  # batch size of the importance: the published one, independent of that of training
 NEVER = torch.iinfo(torch.int64).max
 
 
@@ -49,23 +49,23 @@ class Sample(NamedTuple):
     images: Tensor
     labels: Tensor
     tasks: Tensor  # (M,) number of the task at whose end the sample was stored
-    logits: Tensor  # (M, C), z: the accumulation head's answer then
+    logits: Tensor  # (M, C), z: the accumulation head's output at that time
 
 
 class LVTConfig(ReplayConfig):
     memory_size: int = Field(200, ge=1, description="samples kept, shared equally by all seen classes")
     replay_weight: float = Field(0.5, ge=0, description="weight of the loss on replayed labels")
-    dark_weight: float = Field(0.4, ge=0, description="weight of the distance to stored answers")
-    attention_weight: float = Field(1e-4, ge=0, description="weight of the change of important attention")
+    dark_weight: float = Field(0.4, ge=0, description="weight of the distance to old logits")
+    attention_weight: float = Field(1e-4, ge=0, description="weight of the penalty on changed attention")
     fading: float = Field(
-        0.9, gt=0, le=1, description="factor a task on the arriving batch's loss in the accumulation head"
+        0.9, gt=0, le=1, description="decay per task of the current loss in the accumulation head"
     )
-    dark: Literal["kl", "mse"] = Field("kl", description="distance to stored answers")
+    dark: Literal["kl", "mse"] = Field("kl", description="distance to old logits")
     teacher: Literal["stored", "frozen"] = Field(
-        "stored", description="old answers: as stored with the sample, or of the net at the last task's end"
+        "stored", description="old logits: stored with the sample, or of the net at the last task's end"
     )
-    temperature: float = Field(2.0, gt=0, description="of the distance kl")
-    reinit_injection: bool = Field(True, description="draw the injection head anew after every task")
+    temperature: float = Field(2.0, gt=0, description="temperature of the distance kl")
+    reinit_injection: bool = Field(True, description="re-initialise the injection head after every task")
 
 
 class LVT(Method):
@@ -83,7 +83,7 @@ class LVT(Method):
         self.view, self.plain_view = problem.train_view, problem.test_view
         self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
         self.draws = SavedGenerator(problem.generator("injection head"))
-        self.finished = 0  # t, tasks behind us
+        self.finished = 0  # t, number of finished tasks
         self.register_buffer("anchor", self.attention().detach())  # (P,) K and Bp at the last task's end
         self.register_buffer("importance", torch.zeros_like(self.anchor))  # (P,) G
         self.register_buffer("met_in", torch.full((problem.num_classes,), NEVER))  # (C,) task of each class
@@ -105,7 +105,7 @@ class LVT(Method):
         return descend(optimizer, terms)
 
     def hold(self, inputs: Tensor, logits: Tensor, replayed: Sample) -> Terms:
-        """The terms that keep what was learnt; none of them reaches the injection head."""
+        """The terms against forgetting; they have no gradient for the injection head."""
         config, (target, seen) = self.config, self.old_answer(inputs, replayed)
         return {
             "replay": config.replay_weight * cross_entropy(logits, replayed.labels),
@@ -114,28 +114,28 @@ class LVT(Method):
         }
 
     def old_answer(self, inputs: Tensor, replayed: Sample) -> tuple[Tensor, Tensor]:
-        """(m, C) logits, and (m, C) or (1, C) which classes had been seen when they were given."""
+        """(m, C) old logits, and (m, C) or (1, C) which classes had been seen when they were computed."""
         if self.old_net:
             return self.old_net(inputs), (self.met_in != NEVER)[None]
         return replayed.logits, self.met_in <= replayed.tasks[:, None]
 
     def distance(self, logits: Tensor, target: Tensor, seen: Tensor) -> Tensor:
-        """Mean over samples, from the seen classes alone."""
+        """Mean distance over samples, over the seen classes only."""
         if self.config.dark == "mse":
             seen = seen.expand_as(logits)
             return ((logits - target).square() * seen).sum() / seen.sum()
         now, old = (
             (scores / self.config.temperature).masked_fill(~seen, -torch.inf) for scores in (logits, target)
         )
-        # A class left out has probability 0, and its logarithm must be finite: 0 * -inf is not a number.
+        # Unseen classes have probability 0; their log-probability is set to 0, because 0 * -inf is NaN.
         return kl_div(now.log_softmax(1).masked_fill(~seen, 0), old.softmax(1), reduction="batchmean")
 
     def attention(self) -> Tensor:
-        """(P,) K and Bp."""
+        """(P,) keys K and position tables Bp as one vector."""
         return flat(self.net.attention_parameters())
 
     def attention_change(self) -> Tensor:
-        """L1 norm of the change of keys and tables since the last task, each entry by its importance."""
+        """L1 norm of the change of keys and tables since the last task, weighted by importance."""
         return (self.importance * (self.attention() - self.anchor)).abs().sum()
 
     def end_task(self, task: Task) -> None:
@@ -165,14 +165,14 @@ class LVT(Method):
 
     @torch.no_grad()
     def remember(self, classes: tuple[int, ...], train: Split) -> None:
-        """Every seen class keeps its share of the samples that were surest when its task ended."""
+        """Keep of every seen class the samples that were classified most confidently when its task ended."""
         new = torch.tensor(classes, device=self.met_in.device)
         self.met_in[new] = self.met_in[new].clamp(max=self.finished)
         share = shares(self.met_in.cpu(), self.memory.capacity)
         features = predict_all(self.net, train.inputs, self.plain_view, self.net.features)
         order = log_odds(self.net.injection(features), train.labels).argsort(descending=True, stable=True)
         stored = self.memory.rows.labels.cpu() if len(self.memory) else torch.empty(0, dtype=torch.int64)
-        labels = torch.cat([stored, train.labels[order].cpu()])  # those behind the stored come surest first
+        labels = torch.cat([stored, train.labels[order].cpu()])  # new samples: most confident first
         kept = place_in_class(labels) < share[labels]
         if len(stored):
             self.memory.keep(torch.nonzero(kept[: len(stored)]).flatten())
@@ -191,7 +191,7 @@ class LVT(Method):
 
 
 def with_attention(net: nn.Module) -> LVTNet:
-    """The net itself, if it has what this method trains."""
+    """The net itself, if it has attention parameters and an injection head; otherwise an error."""
     accessor = getattr(net, "attention_parameters", None)
     if callable(accessor) and isinstance(getattr(net, "injection", None), nn.Linear):
         return cast(LVTNet, net)
@@ -202,13 +202,13 @@ def with_attention(net: nn.Module) -> LVTNet:
 
 
 def log_odds(logits: Tensor, labels: Tensor) -> Tensor:
-    """(N,) ranks as the probability of the true label does, and still tells apart those that round to 1."""
+    """(N,) log odds of the true label; they differ even for probabilities that round to 1."""
     own = labels[:, None]
     return logits.gather(1, own)[:, 0] - logits.scatter(1, own, -torch.inf).logsumexp(1)
 
 
 def shares(met_in: Tensor, capacity: int) -> Tensor:
-    """(C,) samples to keep of each class: as many of every seen one, and one more of the newest."""
+    """(C,) samples to keep per class: equally many of every seen class, one more of the newest."""
     met = met_in.where(met_in != NEVER, -1)
     each, left = divmod(capacity, int((met >= 0).sum()))
     share = (met >= 0) * each
@@ -217,7 +217,7 @@ def shares(met_in: Tensor, capacity: int) -> Tensor:
 
 
 def place_in_class(labels: Tensor) -> Tensor:
-    """(N,) how many of the same class stand before each."""
+    """(N,) how many samples of the same class come before each sample."""
     order, counts = labels.argsort(stable=True), labels.bincount()
     places = torch.arange(len(labels)) - (counts.cumsum(0) - counts)[labels[order]]
     return torch.empty_like(places).index_copy_(0, order, places)

@@ -3,8 +3,8 @@
 Paper: Li and Hoiem, "Learning without Forgetting", 2016, https://arxiv.org/abs/1606.09282
 Reference: mammoth, tag neurips2020, which gave the published numbers: no T^2 in front of the distillation,
 and a squared-weight term that is not halved.
-Differences from the reference: targets are recorded on normalised images, the kind the net is trained on;
-the reference shows it bare pixels, which is `targets="raw"`. The temperature is a setting, not always 2.
+Differences from the reference: targets are computed on normalised images, like those in training; the
+reference uses unnormalised pixels (`targets="raw"`). The temperature is a setting, not always 2.
 """
 
 from functools import partial
@@ -35,14 +35,14 @@ LOWEST = torch.finfo(torch.float32).min / 2
 
 
 class LwFConfig(MethodConfig):
-    alpha: float = Field(1.0, ge=0, description="weight of the distance to the old answers")
-    temperature: float = Field(2.0, gt=0, description="divides logits before their softmax is compared")
+    alpha: float = Field(1.0, ge=0, description="weight of the distillation")
+    temperature: float = Field(2.0, gt=0, description="temperature of the distillation")
     l2: float = Field(5e-4, ge=0, description="weight of the sum of squared weights")
-    warmup_epochs: int = Field(1, ge=0, description="passes that train new rows of the head alone")
-    warmup_lr: float = Field(0.01, gt=0, description="learning rate of these passes")
-    warmup_batch_size: int = Field(32, ge=1, description="samples a step of these passes")
+    warmup_epochs: int = Field(1, ge=0, description="epochs that train only the new rows of the head")
+    warmup_lr: float = Field(0.01, gt=0, description="learning rate of these epochs")
+    warmup_batch_size: int = Field(32, ge=1, description="batch size of these epochs")
     targets: Literal["normalised", "raw"] = Field(
-        "normalised", description="images the old answers are recorded on; raw: bare pixels (reference)"
+        "normalised", description="images the targets are computed on; raw: unnormalised (reference)"
     )
 
 
@@ -62,10 +62,10 @@ class LwF(Method):
         self.draws = SavedGenerator(problem.generator("warm-up"))
         no_class = torch.zeros(problem.num_classes, dtype=torch.bool)
         self.register_buffer("old", no_class)  # (C,) classes of finished tasks
-        # Both (C,), made once a task: to be added to logits. All classes are open while no task has begun.
+        # Two (C,) masks, added to logits, updated once per task. Before the first task no class is masked.
         self.register_buffer("only_old", only(no_class))
         self.register_buffer("only_seen", only(~no_class))
-        self.register_buffer("targets", None)  # (N, C) old answers, softened, one row a training image
+        self.register_buffer("targets", None)  # (N, C) softened old outputs, one row per training image
         # The head's rows of new classes, while the warm-up trains them.
         self.register_buffer("new_weight", None)
         self.register_buffer("new_bias", None)
@@ -80,7 +80,7 @@ class LwF(Method):
         return descend(optimizer, terms, config.l2)
 
     def phases(self, task: Task) -> list[Phase]:
-        """Where classes were learnt before, the head's rows of new classes are trained alone first."""
+        """From the second task on, a warm-up first trains only the head's rows of new classes."""
         config, columns = self.config, self.new_columns(task)
         main = Phase(MAIN, None, self.observe, begin=partial(self.record_targets, task))
         if not (columns and self.old.any()):
@@ -111,7 +111,7 @@ class LwF(Method):
         return [rows for rows in (self.new_weight, self.new_bias) if rows is not None]
 
     def new_samples(self, task: Task) -> Split:
-        """Samples of new classes; a label is the place of its class among them."""
+        """Samples of new classes; a label is the index of its class among the new ones."""
         columns = self.new_columns(task)
         place = torch.full((len(self.old),), -1)  # (C,) label -> row trained here
         place[columns] = torch.arange(len(columns))
@@ -120,7 +120,7 @@ class LwF(Method):
         return Split(task.train.inputs[rows.to(task.train.inputs.device)], labels[rows])
 
     def warm_up(self, batch: Batch, optimizer: Optimizer) -> Terms:
-        """Train the head's rows of new classes on fixed features; everything else stays to the bit."""
+        """Train the head's rows of new classes on fixed features; nothing else changes."""
         assert self.new_weight is not None
         with torch.no_grad(), evaluation_mode(self.net):
             features = self.net.features(batch.inputs)
@@ -129,7 +129,7 @@ class LwF(Method):
 
     @torch.no_grad()
     def record_targets(self, task: Task) -> None:
-        """Put the new rows into the head and record the old answers, which the main phase keeps to."""
+        """Copy the trained rows into the head, and compute the targets of the distillation."""
         if self.new_weight is not None:
             columns = self.new_columns(task)
             self.net.head.weight[columns] = self.new_weight
@@ -155,9 +155,9 @@ class LwF(Method):
 
 
 def only(columns: Tensor) -> Tensor:
-    """Zero in the columns, and elsewhere so low that a softmax after adding it is zero there.
+    """A mask to add to logits: zero in the given columns, elsewhere so low that a softmax is zero.
 
-    Finite, so that zero times its logarithm is zero; an addition is also half the work of a masked fill.
+    It is finite, so that 0 * log-probability is 0, not NaN. Adding it takes half the time of a masked fill.
     """
     return torch.zeros_like(columns, dtype=torch.float32).masked_fill_(~columns, LOWEST)
 
@@ -167,8 +167,8 @@ def soften(logits: Tensor, mask: Tensor, temperature: float) -> Tensor:
 
 
 def distill(logits: Tensor, wanted: Tensor, mask: Tensor, temperature: float, weight: float = 1) -> Tensor:
-    """Weighted cross-entropy of softened answers with the wanted ones, averaged over the batch."""
-    # As one product: PyTorch's cross-entropy with probabilities takes half as long again.
+    """Weighted cross-entropy of softened outputs with the targets, averaged over the batch."""
+    # One dot product: PyTorch's cross-entropy with probabilities takes 1.5 times as long.
     answers = log_softmax(torch.add(mask, logits, alpha=1 / temperature), 1)
     return torch.dot(answers.view(-1), wanted.view(-1)) * (-weight / len(wanted))
 

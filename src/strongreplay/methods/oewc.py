@@ -2,13 +2,13 @@
 
 Papers: Schwarz et al., "Progress & Compress", 2018, https://arxiv.org/abs/1805.06370; Kirkpatrick et al.,
 "Overcoming Catastrophic Forgetting in Neural Networks", 2017, https://arxiv.org/abs/1612.00796
-Reference: mammoth, tag neurips2020. The published weights of the penalty belong to its form, which is kept:
-no factor 1/2, and each squared gradient of log p(y|x) at the true label counts p(y|x) times
-(`fisher="mammoth"`). `"empirical"` leaves that factor out; `"true"` is the expectation over the net's own
-answers, at the cost of a backward pass a class.
-Differences from the reference: single gradients are those of the net in evaluation mode, its running
-statistics untouched (`fisher_mode="train"` for the reference's single images in training mode, which move
-them); the sum is divided by the number of samples, not by that of the batches times their size.
+Reference: mammoth, tag neurips2020. The default keeps its form of the penalty, for which the published
+weights were chosen: no factor 1/2, and the squared gradient of log p(y|x) at the true label is weighted by
+p(y|x) (`fisher="mammoth"`). `"empirical"` drops that weight; `"true"` takes the expectation over the net's
+predicted labels, at the cost of one backward pass per class.
+Differences from the reference: per-sample gradients are computed in evaluation mode, which leaves running
+statistics unchanged (`fisher_mode="train"` is the reference: single images in training mode, which change
+them); the sum is divided by the number of samples, not by the number of batches times the batch size.
 """
 
 from collections.abc import Iterator
@@ -31,22 +31,22 @@ from strongreplay.methods.gradients import (
 )
 from strongreplay.protocol import Batch, Split, Task, Terms
 
-FISHER_CHUNK = 128  # images at a time; fixed, so that the views draw alike whatever the training batch
+FISHER_CHUNK = 128  # images at a time; fixed, so that augmentation does not depend on the batch size
 
 
 class OEWCConfig(MethodConfig):
     penalty: float = Field(0.7, ge=0, description="lambda, weight of the pull to the last task's weights")
-    gamma: float = Field(1.0, ge=0, le=1, description="what remains of earlier importance at each task end")
+    gamma: float = Field(1.0, ge=0, le=1, description="decay of earlier importance at the end of each task")
     fisher: Literal["mammoth", "empirical", "true"] = Field(
-        "mammoth", description="label weights: p(y|x) of the true one, 1 for it, or p(c|x) of every one"
+        "mammoth", description="weight of labels: p(y|x) for the true one, 1 for it, or p(c|x) for all"
     )
     fisher_mode: Literal["eval", "train"] = Field(
-        "eval", description="mode of the net for importance; train (reference) moves running statistics"
+        "eval", description="the net's mode for importance; train (reference) changes running statistics"
     )
 
 
 class OEWC(Method):
-    fisher: Tensor  # (P,) importance; zero, hence without effect, until the first task ends
+    fisher: Tensor  # (P,) importance; zero, so without effect, until the first task ends
     anchor: Tensor  # (P,) theta*, the weights at the end of the last task
     total: Tensor
 
@@ -56,7 +56,7 @@ class OEWC(Method):
         self.net, self.config, self.view = net, config or OEWCConfig(), problem.train_view
         self.register_buffer("anchor", flat_weights(self.weights))
         self.register_buffer("fisher", torch.zeros_like(self.anchor))
-        # (P,) the gradient stepped along; kept, so that it need not be taken apart every step
+        # (P,) the gradient of a step; always the same tensor, so that parameters keep their views of it
         self.register_buffer("total", torch.zeros_like(self.anchor), persistent=False)
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
@@ -79,13 +79,13 @@ class OEWC(Method):
         self.anchor.copy_(flat_weights(self.weights))
 
     def squares(self, chunk: Split) -> Tensor:
-        """(P,) the sum of weighted squared gradients, running statistics held."""
+        """(P,) the sum of weighted squared gradients, in evaluation mode."""
         logits = eval_logits(self.net, chunk.inputs)
         sums = [squared_gradients(self.net, chunk.inputs, *labels) for labels in self.targets(logits, chunk)]
         return torch.stack(sums).sum(0)
 
     def squares_by_image(self, chunk: Split) -> Tensor:
-        """The same with each image a training batch of its own; one by one, as each moves the statistics."""
+        """The same in training mode, one image at a time, because each changes the running statistics."""
         total, parameters = torch.zeros_like(self.anchor), self.weights
         for image, label in zip(chunk.inputs.split(1), chunk.labels.split(1), strict=True):
             logits = self.net(image)
@@ -94,7 +94,7 @@ class OEWC(Method):
         return total
 
     def targets(self, logits: Tensor, chunk: Split) -> Iterator[tuple[Tensor, Tensor]]:
-        """Labels to take gradients at, and what each counts."""
+        """Labels to compute gradients for, with their weights."""
         answers = logits.softmax(1)
         if self.config.fisher == "true":
             for label, weights in enumerate(answers.unbind(1)):

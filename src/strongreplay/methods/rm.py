@@ -3,16 +3,16 @@
 Paper: Bang et al., "Rainbow Memory: Continual Learning with a Memory of Diverse Samples", 2021,
 https://arxiv.org/abs/2103.17230
 Reference: https://github.com/clovaai/rainbow-memory, the "offline" protocol; none of its code is used.
-After each task the memory is chosen anew from itself and the task: equally many of every class, from those
-that all perturbed copies agree on to those they dispute. Half of each later step is replayed, and all of it
-is augmented by AutoAugment and CutMix.
-Choices: the integer step between chosen samples, as in the reference, leaves out the most disputed ones;
-`spacing="linspace"` takes them in. The loss runs over the classes met so far, as with the reference's growing
-head; over all: `logits="all"`. The reference starts every task with a new head: `reset_head=True`.
+After each task the memory is selected again from its samples and the task's: equally many of every class,
+spread over the range of uncertainty, which is how much predictions for perturbed copies of a sample differ.
+From the second task on, half of each batch is replayed. All samples are augmented by AutoAugment and CutMix.
+Choices: samples are selected at integer steps, as in the reference, which leaves out the most uncertain ones;
+`spacing="linspace"` includes them. The loss covers the classes seen so far, as with the reference's growing
+head; `logits="all"` covers all. The reference starts every task with a new head: `reset_head=True`.
 Differences from the reference: AutoAugment comes before crop and flip, which are part of the stream's view,
-so their black border is not changed by it; RandAugment has 2 operations at magnitude 9 of 30, which the
-reference does not fix; one-channel images are perturbed by geometry and inversion alone; a pass over the
-memory that runs out within a step goes on with the next, so every step replays equally many.
+so it does not change their black border; RandAugment has 2 operations at magnitude 9 of 30, which the
+reference does not fix; one-channel images are perturbed only by geometry and inversion; if an epoch over the
+memory ends within a step, the next one begins in that step, so every step replays equally many samples.
 """
 
 from functools import partial
@@ -48,15 +48,15 @@ class Sample(NamedTuple):
 
 class RMConfig(MethodConfig):
     memory_size: int = Field(200, ge=1, description="samples kept, shared equally by all seen classes")
-    auto_augment: bool = Field(True, description="change images by the CIFAR-10 policy of AutoAugment")
-    cutmix: float = Field(0.5, ge=0, le=1, description="chance of a step to mix its images by CutMix")
+    auto_augment: bool = Field(True, description="augment images by AutoAugment's CIFAR-10 policy")
+    cutmix: float = Field(0.5, ge=0, le=1, description="probability of CutMix in a step")
     perturbations: Literal["rand", "vr"] = Field(
-        "rand", description="what samples must withstand: twelve draws of RandAugment, or a fixed set"
+        "rand", description="perturbations for uncertainty: twelve draws of RandAugment, or a fixed set"
     )
     spacing: Spacing = Field(
-        "step", description="chosen of the sorted samples: every n-th (reference) or both ends too"
+        "step", description="samples selected by uncertainty: every n-th (reference), or both ends included"
     )
-    logits: Literal["seen", "all"] = Field("seen", description="classes that compete in the loss")
+    logits: Literal["seen", "all"] = Field("seen", description="classes in the loss")
     reset_head: bool = Field(False, description="start each task with a new head (reference)")
 
 
@@ -79,7 +79,7 @@ class RM(Method):
         self.register_buffer("seen", torch.zeros(problem.num_classes, dtype=torch.bool))  # (C,)
 
     def stream_batch_size(self, batch_size: int) -> int:
-        """All, until there is a memory; then the larger half, and the steps to come replay the other."""
+        """The whole batch while the memory is empty, then the larger half; the rest is replayed."""
         self.passes.count = batch_size // 2
         return batch_size - self.passes.count if len(self.memory) else batch_size
 
@@ -90,7 +90,7 @@ class RM(Method):
         return task
 
     def renew_head(self) -> None:
-        """In place, and drawn on the host: the optimiser keeps its parameters, every device the same draw."""
+        """Re-initialise the head in place, so that the optimiser keeps its parameters."""
         head = cast(Classifier, self.net).head
         with seeded_init(self.heads.generator):
             fresh = nn.Linear(head.in_features, head.out_features, head.bias is not None)
@@ -105,7 +105,7 @@ class RM(Method):
         return descend(optimizer, {name: self.loss(self.show(batch, images), labels)})
 
     def show(self, batch: Batch, images: Tensor) -> Tensor:
-        """Arriving and replayed images as the net sees them."""
+        """The inputs of stream and replayed images."""
         if self.config.auto_augment:
             return self.view(auto_augment(images, self.augmenting.generator))
         if len(images) == len(batch):
@@ -121,18 +121,18 @@ class RM(Method):
         return share * cross_entropy(logits, labels) + (1 - share) * cross_entropy(logits, labels[partners])
 
     def compete(self, logits: Tensor) -> Tensor:
-        """Classes not met yet are out of the competition, unless no task has begun."""
+        """Mask the logits of classes not seen yet, unless no task has begun."""
         if self.config.logits == "all":
             return logits
         return logits.masked_fill(~self.seen & self.seen.any(), -torch.inf)
 
     def end_task(self, task: Task) -> None:
-        """Choose the memory anew, from itself and the task's images as they are."""
+        """Select the memory again, from its samples and the task's, without augmentation."""
         self.seen[list(task.classes)] = True
         memory, train, num_old = self.memory, task.train, len(self.memory)
         old = [memory.rows.labels.cpu()] if num_old else []
         labels = torch.cat([*old, train.labels.cpu()])
-        doubts = torch.zeros(len(labels))  # the first task's samples are chosen by lot
+        doubts = torch.zeros(len(labels))  # the first task's samples are selected at random
         if num_old and len(labels) > memory.capacity:
             doubts = torch.cat([self.doubt(memory.rows.images), self.doubt(train.inputs)]).cpu()
         quota = memory.capacity // int(self.seen.sum())
@@ -145,7 +145,7 @@ class RM(Method):
         self.passes.restart()
 
     def doubt(self, images: Tensor) -> Tensor:
-        """(N,) how far the net's answers to perturbed copies of an image disagree."""
+        """(N,) uncertainty: how much the predictions for perturbed copies of each image differ."""
         changes = perturbations(self.config.perturbations, images.shape[1])
         votes = [predict_all(self.net, images, partial(self.perturbed, by=by), self.vote) for by in changes]
         return disagreement(torch.stack(votes))
@@ -158,19 +158,19 @@ class RM(Method):
 
 
 class Passes(nn.Module):
-    """Places in a memory, pass after pass over all of it, each pass in a new order."""
+    """Row numbers of a memory, epoch after epoch, each in a new random order."""
 
     def __init__(self, generator: torch.Generator) -> None:
         super().__init__()
         self.generator = generator
-        self.count: int | None = None  # places a step; none: as many as arrive
+        self.count: int | None = None  # rows per step; none: as many as the batch has
         self.restart()
 
     def restart(self) -> None:
-        self.left = torch.empty(0, dtype=torch.int64)  # places of the pass under way, on the host
+        self.left = torch.empty(0, dtype=torch.int64)  # remaining rows of this epoch, on the CPU
 
-    def take(self, population: int, arriving: int) -> Tensor:
-        count = arriving if self.count is None else self.count
+    def take(self, population: int, batch_size: int) -> Tensor:
+        count = batch_size if self.count is None else self.count
         while len(self.left) < count:
             self.left = torch.cat([self.left, torch.randperm(population, generator=self.generator)])
         taken, self.left = self.left[:count], self.left[count:]
@@ -185,19 +185,19 @@ class Passes(nn.Module):
 
 
 def disagreement(votes: Tensor) -> Tensor:
-    """(N,) the share of (A, N) votes that went against the most frequent one."""
-    agreeing = (votes[:, None] == votes).sum(1)  # (A, N) with each vote, itself included
+    """(N,) the share of (A, N) votes that differ from the most frequent one."""
+    agreeing = (votes[:, None] == votes).sum(1)  # (A, N) number of equal votes, itself included
     return 1 - agreeing.amax(0) / len(votes)
 
 
 def choose(
     labels: Tensor, doubts: Tensor, quota: int, capacity: int, generator: torch.Generator, spacing: Spacing
 ) -> Tensor:
-    """`capacity` different rows in rising order, or all: of each class a quota that spans its doubts."""
+    """`capacity` sorted rows, or all if fewer: of each class a quota spread over its uncertainty."""
     if len(labels) <= capacity:
         return torch.arange(len(labels))
     order = torch.randperm(len(labels), generator=generator)
-    ranked = order[doubts[order].argsort(stable=True)]  # doubts are few values: the lot decides among equals
+    ranked = order[doubts[order].argsort(stable=True)]  # ties, which are frequent, are in random order
     free = torch.ones(len(labels), dtype=torch.bool)
     for label in labels.unique():
         rows = ranked[labels[ranked] == label]
@@ -209,7 +209,7 @@ def choose(
 
 
 def positions(count: int, quota: int, spacing: Spacing) -> Tensor:
-    """`quota` of `count` places: every n-th from the first, or evenly from the first to the last."""
+    """`quota` of `count` positions: every n-th from the first, or evenly from the first to the last."""
     if count <= quota:
         return torch.arange(count)
     if spacing == "step":

@@ -2,17 +2,17 @@
 
 Paper: Zhuo et al., "Continual Learning with Strong Experience Replay", 2023,
 https://arxiv.org/abs/2305.13622
-Reference: https://github.com/visiontao/cl, model/ser.py, whose choices are the defaults because they gave
-the numbers:
+Reference: https://github.com/visiontao/cl, model/ser.py. Its choices are the defaults, because they gave the
+published numbers:
 - consistency is the mean over samples and classes; the paper's squared norm is `consistency="sum"`;
-- logits are stored as computed before the step, on the augmented view, in training mode; the paper's
-  listing, after the step and without augmentation, is `stored_logits="after"`;
-- memory is replayed from the second task on. `early` replays it in the first one too: stored logits are then
-  those of a net that was held to them, and larger alphas pay (ours, not in the paper);
-- the net answers as it is. With `average` a running average of its weights does, as in CLS-ER (ours, not in
-  the paper): it was not just turned towards the newest task.
-Differences from the reference: the old net runs without gradients; views and reservoir work on whole
-batches.
+- logits are stored from before the step, augmented, in training mode; the paper's listing stores them after
+  the step, without augmentation: `stored_logits="after"`;
+- replay starts with the second task. `early` starts it in the first one (ours, not in the paper): the stored
+  logits then come from a net that was already trained with consistency, and larger alphas are better;
+- the trained net predicts. With `average`, a moving average of its weights predicts, as in CLS-ER (ours, not
+  in the paper); it is less biased towards the newest task.
+Differences from the reference: the old net runs without gradients; augmentation and reservoir sampling work
+on whole batches.
 """
 
 from typing import Literal, NamedTuple
@@ -47,18 +47,18 @@ class Sample(NamedTuple):
 class SERConfig(AveragingConfig):
     memory_size: int = Field(200, ge=1, description="samples kept")
     alpha: float = Field(0.2, ge=0, description="weight of backward consistency, on replayed samples")
-    beta: float = Field(0.2, ge=0, description="weight of forward consistency, on arriving samples")
+    beta: float = Field(0.2, ge=0, description="weight of forward consistency, on the stream's samples")
     terms: tuple[Term, ...] = Field(
-        ("current", "replay", "backward", "forward"), min_length=1, description="the terms of the loss in use"
+        ("current", "replay", "backward", "forward"), min_length=1, description="terms of the loss"
     )
     consistency: Literal["mean", "sum"] = Field(
         "mean", description="over classes: mean (reference) or sum (paper)"
     )
     stored_logits: Literal["before", "after"] = Field(
-        "before", description="the step: before (reference) or after"
+        "before", description="logits from before the step (reference) or after it"
     )
     early: bool | None = Field(
-        None, description="replay in the first task too; none: it is plain training, as published"
+        None, description="replay in the first task too; none: no replay there, as published"
     )
 
 
@@ -96,7 +96,7 @@ class SER(Averaging):
         return terms
 
     def distance(self, logits: Tensor, target: Tensor, ragged: bool = False) -> Tensor:
-        """Over the columns the target was made with: all of them, unless the head has grown since."""
+        """Consistency over the columns of the target; the head may have grown since it was computed."""
         return squared_distance(logits, target, ragged, summed=self.config.consistency == "sum")
 
     def end_task(self, task: Task) -> None:

@@ -1,5 +1,5 @@
-"""SGD: plain fine-tuning on each task in turn, the lower bound; on the union of all tasks, Joint, the upper
-bound.
+"""SGD: plain training. On each task in turn it is the lower bound; on all tasks together it is Joint, the
+upper bound.
 
 The loss is cross-entropy over all outputs of the head, not masked to the classes of the current task.
 """
@@ -13,7 +13,7 @@ from strongreplay.protocol import Batch, Terms
 
 
 class SGDConfig(MethodConfig):
-    """Nothing to set beyond the training schedule."""
+    """No settings besides those of training."""
 
 
 class SGD(Method):

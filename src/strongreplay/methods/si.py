@@ -2,11 +2,10 @@
 
 Paper: Zenke et al., "Continual Learning Through Synaptic Intelligence", 2017,
 https://arxiv.org/abs/1703.04200
-Reference: mammoth, tag neurips2020, which adds up lr * g^2 of the clipped sum of both gradients and so counts
-the penalty as importance from the second task on: `path="reference"`, right for plain SGD only. The default
-is the path integral of the paper, the task's own gradient times the step that was taken, whatever the
-optimiser; a weight whose share came out negative counts as unimportant. The reference's clipping of the
-gradient is kept.
+Reference: mammoth, tag neurips2020. It sums lr * g^2 of the clipped total gradient, so from the second task
+on the penalty counts as importance too (`path="reference"`, correct for plain SGD only). The default is the
+path integral of the paper: the task's own gradient times the actual step, for any optimiser; negative
+importance is set to 0. Gradients are clipped as in the reference.
 """
 
 from typing import Literal
@@ -29,17 +28,17 @@ from strongreplay.protocol import Batch, Task, Terms
 
 class SIConfig(MethodConfig):
     c: float = Field(0.5, ge=0, description="weight of the pull to the last task's weights")
-    xi: float = Field(1.0, gt=0, description="damping where a weight hardly moved")
-    clip: float | None = Field(1.0, gt=0, description="bound of every gradient entry; none: no clipping")
+    xi: float = Field(1.0, gt=0, description="damping for weights that hardly changed")
+    clip: float | None = Field(1.0, gt=0, description="clips every gradient entry; none: no clipping")
     path: Literal["canonical", "reference"] = Field(
         "canonical", description="importance from task gradient times step, or from lr * gradient^2"
     )
 
 
 class SI(Method):
-    anchor: Tensor  # (P,) theta*, the weights when the task began
+    anchor: Tensor  # (P,) theta*, the weights at the start of the task
     path: Tensor  # (P,) omega, how much each weight lowered the task's loss so far
-    importance: Tensor  # (P,) Omega; zero, hence without effect, until the first task ends
+    importance: Tensor  # (P,) Omega; zero, so without effect, until the first task ends
     total: Tensor
 
     def __init__(self, net: nn.Module, problem: Problem, config: SIConfig | None = None) -> None:
@@ -49,8 +48,8 @@ class SI(Method):
         self.register_buffer("anchor", flat_weights(self.weights))
         self.register_buffer("path", torch.zeros_like(self.anchor))
         self.register_buffer("importance", torch.zeros_like(self.anchor))
-        # (P,) the gradient stepped along; kept, because a new vector every step is never in the cache, and
-        # would have to be taken apart
+        # (P,) the gradient of a step; always the same tensor, so that it stays in the cache and parameters
+        # keep their views of it
         self.register_buffer("total", torch.zeros_like(self.anchor), persistent=False)
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
@@ -81,7 +80,7 @@ class SI(Method):
 
 
 def is_plain(optimizer: Optimizer) -> bool:
-    """Steps are the learning rate times the gradient, the same rate for all weights, and nothing else."""
+    """Whether a step is exactly the gradient times one learning rate for all weights."""
     if type(optimizer) is not torch.optim.SGD or len(optimizer.param_groups) > 1:
         return False
     group = optimizer.param_groups[0]

@@ -2,11 +2,11 @@
 
 Paper: Bhat et al., "Task-Aware Information Routing from Common Representation Space in Lifelong Learning",
 2023, https://arxiv.org/abs/2302.11346
-Reference: the authors' code, NeurAI-Lab/TAMiL: two independent draws from memory; the averaged net sees both,
-though only its answer to the first is used, because its batch-norm statistics are made of them. Which net
-answers is our reading, the averaged one; the reference scores both, and so do we, as `predictors`.
-Differences from the reference: modules are made when a task ends, for the next, with initial weights that the
-averaged net shares, so the number of tasks need not be known, and one that is never used is left at the end.
+Reference: the authors' code, NeurAI-Lab/TAMiL: two independent draws from memory. The averaged net processes
+both for its batch-norm statistics, though only its output for the first is used. By our reading the averaged
+net predicts; the reference scores both nets, and so do we, as `predictors`.
+Differences from the reference: the attention module of the next task is made when a task ends, with the same
+initial weights in both nets. So the number of tasks need not be known, and the last module is never used.
 """
 
 from copy import deepcopy
@@ -35,31 +35,31 @@ from strongreplay.protocol import Batch, Task, Terms
 class Sample(NamedTuple):
     images: Tensor
     labels: Tensor
-    tasks: Tensor  # (M,) number of the task that the sample was met in
+    tasks: Tensor  # (M,) number of the sample's task
 
 
 class TAMiLConfig(ReplayConfig):
     memory_size: int = Field(200, ge=1, description="samples kept")
     beta: float = Field(0.5, ge=0, description="weight of the loss on replayed labels")
-    penalty: float = Field(0.1, ge=0, description="weight of the distance to the averaged net's answers")
-    contrast: float = Field(0.1, ge=0, description="weight of how far this task's gate is from earlier ones")
+    penalty: float = Field(0.1, ge=0, description="weight of the distance to the averaged net's logits")
+    contrast: float = Field(0.1, ge=0, description="weight of the distance of this gate to earlier ones")
     code_size: int = Field(64, ge=1, description="hidden units of a task's attention module")
-    rate: float = Field(0.5, ge=0, le=1, description="odds of a step to move the averaged net")
-    decay: float = Field(0.99, ge=0, le=1, description="share of itself it keeps when moved, at most")
-    eval_net: Literal["averaged", "working"] = Field("averaged", description="the net that answers")
+    rate: float = Field(0.5, ge=0, le=1, description="probability to update the averaged net in a step")
+    decay: float = Field(0.99, ge=0, le=1, description="maximal decay of the averaged net")
+    eval_net: Literal["averaged", "working"] = Field("averaged", description="the net that predicts")
 
 
 class AttentiveNet(nn.Module):
-    """A classifier whose features pass a gate on their way to the head: that of one of the tasks met."""
+    """A classifier that multiplies its features by the gate of one task before the head."""
 
     def __init__(self, classifier: Classifier, code_size: int) -> None:
         super().__init__()
         self.classifier, self.code_size = classifier, code_size
         self.attention = nn.ModuleList()
-        self.num_met = 1  # modules in use: those of tasks begun; the next task's waits behind them
+        self.num_met = 1  # modules in use, those of tasks that have begun; the next task's is not counted
 
     def grow(self, generator: torch.Generator) -> None:
-        """Make the attention module of one more task."""
+        """Add the attention module of one more task."""
         weight = self.classifier.head.weight
         with seeded_init(generator):
             encode = nn.Linear(weight.shape[1], self.code_size)
@@ -68,9 +68,9 @@ class AttentiveNet(nn.Module):
         self.attention.append(module.to(weight.device).requires_grad_(weight.requires_grad))
 
     def gates(self, features: Tensor, first: int, last: int) -> Tensor:
-        """(K, B, D): what the modules from `first` to before `last` let through."""
+        """(K, B, D): the gates of modules first, ..., last - 1."""
         chosen: list[Any] = list(self.attention)[first:last]
-        # All at once: a fifth quicker than one after another.
+        # All at once: a fifth faster than one after another.
         weight, bias = torch.cat([m[0].weight for m in chosen]), torch.cat([m[0].bias for m in chosen])
         codes = linear(features, weight, bias).relu_().unflatten(1, (len(chosen), -1)).transpose(0, 1)
         weight, bias = torch.stack([m[2].weight for m in chosen]), torch.stack([m[2].bias for m in chosen])
@@ -81,7 +81,7 @@ class AttentiveNet(nn.Module):
         return logits
 
     def forward(self, inputs: Tensor, tasks: Tensor | None = None) -> Tensor:
-        """Each sample through the gate of its task, or else through the one nearest to its features."""
+        """Logits with the gate of each sample's task, or with the gate nearest to its features."""
         features = self.classifier.features(inputs)
         gates = self.gates(features, 0, self.num_met)
         if tasks is None:
@@ -95,7 +95,7 @@ class AttentiveNet(nn.Module):
         self.num_met = state
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # Children are loaded after this call, so there must be as many modules as the state has.
+        # Submodules are loaded after this call, so there must be as many as the state has.
         start = prefix + "attention."
         count = len({key.removeprefix(start).split(".")[0] for key in state_dict if key.startswith(start)})
         del self.attention[count:]
@@ -144,7 +144,7 @@ class TAMiL(Method):
         return terms
 
     def replayed(self, count: int) -> Terms:
-        """Of two independent draws: the student finds its gates itself, the teacher is told the task."""
+        """Terms of two independent draws; the net selects gates itself, the averaged net gets the tasks."""
         first, second = self.memory.sample(count), self.memory.sample(count)
         inputs = self.view(first.images)
         distance = mse_loss(self.net(inputs), self.averaged(inputs, first.tasks))
@@ -158,7 +158,7 @@ class TAMiL(Method):
         }
 
     def end_task(self, task: Task) -> None:
-        # Here, so that the next task's optimiser, made before the task begins, has the new module.
+        # Now, so that the next task's optimiser, made before the task begins, has the new module.
         self.net.grow(self.draws.generator)
         self.averaged.copy.attention.append(deepcopy(self.net.attention[-1]).requires_grad_(False))
 
@@ -171,7 +171,7 @@ class TAMiL(Method):
 
 @torch.no_grad()
 def nearest(gates: Tensor, features: Tensor) -> Tensor:
-    """(B,) number of the gate closest to the features themselves, though no loss draws any gate there."""
+    """(B,) index of the gate nearest to the features (as published, though no loss makes them similar)."""
     return (gates - features).square_().mean(2).argmin(0)
 
 
@@ -181,7 +181,7 @@ def difference(earlier: Tensor, gate: Tensor) -> Tensor:
 
 
 def add_missing(optimizer: Optimizer, module: nn.Module) -> None:
-    """An optimiser kept from the task before does not know the new module yet."""
+    """Add the module to the optimiser, if that was made before the module."""
     known = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     missing = [parameter for parameter in module.parameters() if id(parameter) not in known]
     if missing:

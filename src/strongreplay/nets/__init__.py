@@ -1,4 +1,4 @@
-"""NETS: every net by name; a new net is one file and one row. `make_net` builds those of users, too."""
+"""NETS: the built-in nets by name; a new net is one file and one row. `make_net` also builds users' nets."""
 
 import inspect
 from collections.abc import Callable
@@ -25,13 +25,13 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class NetRow:
-    """How a net is built, the options it has, and what a list shows of it."""
+    """How a net is built, its options, and its description in lists."""
 
     build: Callable[..., nn.Module]
-    width: int | None  # the published one
+    width: int | None  # the published width
     about: str
     options: tuple[str, ...] = ("width",)
-    source_hash: str | None = None  # of code outside the package
+    source_hash: str | None = None  # hash of the source, for code outside the package
 
 
 NETS: dict[str, NetRow] = {
@@ -53,9 +53,9 @@ def build_net(
 
 
 def net_row(name: str, source_hash: str | None = None) -> NetRow:
-    """The row of a built-in net, of `mine.py:make_net` or of one that an installed package brings.
+    """The row of a built-in net, of `mine.py:make_net`, or of a net from an installed package.
 
-    With `source_hash`, code outside the package must be of that version.
+    If `source_hash` is given, the source of a user's net must have that hash.
     """
     if name in NETS:
         return NETS[name]
@@ -74,7 +74,7 @@ def make_net(
     name: str, input_shape: tuple[int, ...], num_classes: int, generator: torch.Generator,
     source_hash: str | None = None, head: str | None = None, **options: Any,
 ) -> nn.Module:  # fmt: skip
-    """Any net, a user's as well; `head` names its last linear layer, where it cannot be found."""
+    """Build a built-in or a user's net; `head` names its last linear layer, if it cannot be found."""
     if name in NETS:
         return build_net(name, input_shape, num_classes, generator, **options)
     row = net_row(name, source_hash)

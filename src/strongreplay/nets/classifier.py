@@ -1,4 +1,4 @@
-"""Classifier: a body that turns inputs into features, and a linear head that turns features into logits."""
+"""Classifier: a body that maps inputs to features, and a linear head that maps features to logits."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad
 
-BLOCK = 64  # rows of a growing head that are multiplied at once
+BLOCK = 64  # rows of a growing head in one matrix product
 
 
 class Classifier(nn.Module):
@@ -20,7 +20,7 @@ class Classifier(nn.Module):
         self.head = nn.Linear(num_features, num_classes)
 
     def features(self, inputs: Tensor) -> Tensor:
-        """(B, D): what the head sees."""
+        """(B, D): the input of the head."""
         features: Tensor = self.body(inputs)
         return features
 
@@ -29,7 +29,7 @@ class Classifier(nn.Module):
         return logits
 
     def grow(self, num_classes: int, generator: torch.Generator) -> None:
-        """More outputs: the old rows stay as they are, the new ones start like those of any layer."""
+        """Add outputs: old rows keep their weights, new ones get PyTorch's default initialisation."""
         if not isinstance(self.head, GrowingHead):
             self.head = GrowingHead.of(self.head)
         if num_classes > self.head.out_features:
@@ -37,10 +37,10 @@ class Classifier(nn.Module):
 
 
 class GrowingHead(nn.Linear):
-    """A linear layer that may get more rows; what the rows it has answer stays the same to the bit.
+    """A linear layer that can get more rows; the outputs of its old rows stay bit-identical.
 
-    A product with a wider matrix rounds differently, so rows are multiplied in blocks of one size, the last
-    one filled up with zeros.
+    A product with a larger matrix rounds differently, so rows are multiplied in blocks of fixed size; the
+    last block is padded with zeros.
     """
 
     @classmethod
@@ -65,7 +65,7 @@ class GrowingHead(nn.Linear):
                 mine[-len(new) :] = new
 
     def resize(self, num_rows: int) -> None:
-        """Other parameters with so many rows, the first of them as before."""
+        """Replace the parameters by ones with `num_rows` rows; the old rows come first, new ones are zero."""
         added = num_rows - self.out_features
         weight, bias = self.weight, self.bias
         self.weight = nn.Parameter(pad(weight.detach(), (0, 0, 0, added)), weight.requires_grad)
@@ -73,7 +73,7 @@ class GrowingHead(nn.Linear):
         self.out_features = num_rows
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # A frozen copy may have been taken when there were fewer rows.
+        # The saved head may have another number of rows, for example in a frozen copy.
         if (saved := state_dict.get(prefix + "bias")) is not None and len(saved) != self.out_features:
             self.resize(len(saved))
         super()._load_from_state_dict(state_dict, prefix, *args)
@@ -81,7 +81,7 @@ class GrowingHead(nn.Linear):
 
 @contextmanager
 def seeded_init(generator: torch.Generator) -> Iterator[None]:
-    """PyTorch's default initialisers draw from `generator`; the global generator is left as it was."""
+    """Make PyTorch's initialisers draw from `generator`; the global generator's state is restored after."""
     before = torch.default_generator.get_state()
     torch.default_generator.set_state(generator.get_state())
     try:

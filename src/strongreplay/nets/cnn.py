@@ -1,7 +1,7 @@
-"""A small convolutional net for 28 x 28 images: three 3 x 3 layers, batch-normalised, halved by max-pooling.
+"""A small convolutional net for 28 x 28 images: three 3 x 3 layers with batch norm and max-pooling.
 
-Ours, for streams where an MLP is too weak a judge of methods and ResNet18 too slow on a CPU. Width 16 has
-24,058 parameters with one channel and 10 classes.
+It is our own, for streams where an MLP is too weak to compare methods and ResNet18 too slow on a CPU. With
+width 16, one channel and 10 classes it has 24,058 parameters.
 """
 
 from itertools import pairwise
@@ -13,7 +13,7 @@ from strongreplay.nets.resnet import conv3x3, layout_for
 
 
 class CNNBody(nn.Module):
-    """Features are the averaged last maps, after their ReLU."""
+    """Three layers and global average pooling."""
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()

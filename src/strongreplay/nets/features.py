@@ -1,4 +1,4 @@
-"""Features of any net: what its last linear layer, the head, is given. Some methods cannot do without."""
+"""Features of any net: the input of its last linear layer, the head. Some methods need them."""
 
 from typing import cast
 
@@ -9,7 +9,7 @@ from strongreplay.nets.classifier import Classifier
 
 
 class FeatureNet(nn.Module):
-    """A user's net, whose head is found by name; it answers as before and gives features as well."""
+    """A user's net with its head known by name; it returns the same logits, and also features."""
 
     def __init__(self, net: nn.Module, head_name: str) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class FeatureNet(nn.Module):
         return logits
 
     def features(self, inputs: Tensor) -> Tensor:
-        """(B, D): what the head sees; the whole net runs, and a hook catches it on the way."""
+        """(B, D): the input of the head, recorded by a hook while the whole net runs."""
         calls: list[tuple[Tensor, Tensor]] = []
         hook = self.head.register_forward_hook(lambda head, args, logits: calls.append((args[0], logits)))
         try:
@@ -38,18 +38,17 @@ class FeatureNet(nn.Module):
         features, logits = calls[0]
         if features.dim() != 2 or answer.data_ptr() != logits.data_ptr() or answer.shape != logits.shape:
             raise ConfigError(
-                f"the head {self.head_name} must turn (B, D) features into what the net returns; it gets "
-                f"{tuple(features.shape)} and gives {tuple(logits.shape)}, the net {tuple(answer.shape)}: "
-                "do nothing to the logits behind it, or name another layer with net.head"
+                f"the head {self.head_name} must map (B, D) features to the output of the net; it maps "
+                f"{tuple(features.shape)} to {tuple(logits.shape)}, and the net returns "
+                f"{tuple(answer.shape)}: do not change the logits after the head, or name another layer with "
+                "net.head"
             )
         return features
 
 
 def with_features(net: nn.Module, method: str, num_classes: int) -> Classifier:
-    """The net itself if it has features(inputs) and a head, else the net with its head found."""
-    features = getattr(
-        net, "features", None
-    )  # a module of that name, as torchvision has it, is something else
+    """The net itself if it has features(inputs) and a head, otherwise a FeatureNet around it."""
+    features = getattr(net, "features", None)  # in torchvision's nets `features` is a module, not this method
     if callable(features) and not isinstance(features, nn.Module) and isinstance(net.head, nn.Linear):
         return cast(Classifier, net)
     try:
@@ -59,7 +58,7 @@ def with_features(net: nn.Module, method: str, num_classes: int) -> Classifier:
 
 
 def find_head(net: nn.Module, num_classes: int) -> str:
-    """The name of the one linear layer with an output for every class."""
+    """The name of the only linear layer that has as many outputs as there are classes."""
     layers = linear_layers(net)
     found = [name for name, layer in layers.items() if layer.out_features == num_classes]
     if len(found) == 1:
@@ -73,7 +72,7 @@ def find_head(net: nn.Module, num_classes: int) -> str:
 
 
 def name_head(net: nn.Module, name: str) -> FeatureNet:
-    """The net with the layer of a name as its head."""
+    """The net with the named layer as its head."""
     layers = linear_layers(net)
     if name not in layers:
         known = ", ".join(layers) or "none"

@@ -1,12 +1,12 @@
 """The Lifelong Vision Transformer: a convolutional stem, attention with external keys, and two heads.
 
-Paper: Wang et al., "Continual Learning with Lifelong Vision Transformer", CVPR 2022. No code of it was ever
-published: this is a reconstruction from its description and the same authors' later work. Its 8,929,088
-parameters with 100 classes at 32 x 32 fit the 8.9 M reported; depth, heads and expansion are not confirmed.
+Paper: Wang et al., "Continual Learning with Lifelong Vision Transformer", CVPR 2022. The authors published no
+code; this is a reconstruction from the paper and their later work. Its 8,929,088 parameters with 100 classes
+at 32 x 32 agree with the 8.9 M reported; depth, heads and expansion are not confirmed.
 
-Keys are not made from the input: a learnt matrix, the same for all inputs and tasks, turns the queries into
-scores. Positions are rows of a matrix here, so every 1 x 1 convolution is a linear layer. Stem: ResNet18
-without its last stage, as `resnet18` has it. A width other than 64 scales everything but the number of heads.
+Keys do not depend on the input: a learnt matrix, the same for all inputs and tasks, maps queries to scores.
+Positions are rows of a matrix here, so every 1 x 1 convolution is a linear layer. The stem is `resnet18`
+without its last stage. A width other than 64 scales everything except the number of heads.
 """
 
 from math import prod
@@ -24,9 +24,9 @@ Sides = tuple[int, int]  # rows and columns of a map
 
 
 class Dropout(nn.Module):
-    """Dropout from a generator of its own, seeded by whatever initialises the net and saved with it.
+    """Dropout with its own generator, which is seeded when the net is initialised and saved with it.
 
-    Draws are made on the host, as everywhere in this package: 16 bits a value, so the rate is exact to 1e-5.
+    It draws on the CPU, like the whole package: 16 bits per value, so the rate is exact to 1e-5.
     """
 
     def __init__(self, rate: float) -> None:
@@ -51,7 +51,7 @@ class Dropout(nn.Module):
 
 
 class Norm(nn.BatchNorm1d):
-    """Batch norm over rows; a single row has no variance, and is answered with the running statistics."""
+    """Batch norm over rows; a single row has no variance, so it uses the running statistics."""
 
     def forward(self, rows: Tensor) -> Tensor:
         if len(rows) > 1:
@@ -64,7 +64,7 @@ def linear_norm(num_in: int, num_out: int) -> nn.Sequential:
 
 
 def distances(sides: Sides, stride: int) -> Tensor:
-    """(queries, keys): where the pair stands in a table by |row difference| and |column difference|."""
+    """(queries, keys): index of each pair in a table of |row difference| and |column difference|."""
     rows, columns = (torch.arange(side) for side in sides)
     row_steps = (rows[::stride, None] - rows).abs()  # (query rows, key rows)
     column_steps = (columns[::stride, None] - columns).abs()
@@ -73,7 +73,7 @@ def distances(sides: Sides, stride: int) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Queries from the input, keys from the weights; with a stride, queries at every second position."""
+    """Queries come from the input, keys are weights; with stride 2, queries at every second position."""
 
     places: Tensor
 
@@ -85,7 +85,7 @@ class Attention(nn.Module):
         self.value = linear_norm(num_in, width * heads)
         self.key = linear_norm(key_size * heads, heads * num_keys)  # K: all heads' queries, mixed
         self.table = nn.Parameter(torch.randn(heads, num_keys))  # Bp: by distance
-        self.scale = key_size**-0.5  # divides the table; the norm after the keys sees to the scores' scale
+        self.scale = key_size**-0.5  # divides the table only; the norm after the keys scales the scores
         self.register_buffer("places", distances(sides, stride), persistent=False)
         self.out = nn.Linear(width * heads, num_out)
         self.norm = Norm(num_out)
@@ -111,7 +111,7 @@ class Attention(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Attention and feed-forward; where the maps shrink, nothing goes around the attention."""
+    """Attention and feed-forward; with a stride, the attention has no residual connection."""
 
     def __init__(
         self, num_in: int, num_out: int, sides: Sides, heads: int, width: int, stride: int = 1
@@ -132,7 +132,7 @@ class TransformerBlock(nn.Module):
 
 
 class LVTBody(nn.Module):
-    """Stem, two blocks, one that halves the maps and doubles their channels, two blocks, average pool."""
+    """Stem, two blocks, one block that halves the maps and doubles the channels, two blocks, average pool."""
 
     def __init__(self, input_shape: tuple[int, ...], width: int) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ class LVTBody(nn.Module):
 
 
 class LVTNet(Classifier):
-    """`head` accumulates all tasks and answers; `injection` learns the task at hand."""
+    """`head` learns all tasks and predicts; `injection` learns the current task only."""
 
     head: nn.Linear
 
@@ -177,7 +177,7 @@ class LVTNet(Classifier):
             nn.init.kaiming_normal_(head.weight, nonlinearity="linear")
 
     def attention_parameters(self) -> list[nn.Parameter]:
-        """What past tasks' attention lives in: external keys with their norms, and position tables."""
+        """The parameters that determine attention: external keys with their norms, and position tables."""
         layers = [layer for layer in self.body.modules() if isinstance(layer, Attention)]
         return [*(p for layer in layers for p in layer.key.parameters()), *(layer.table for layer in layers)]
 

@@ -1,7 +1,7 @@
 """The MNIST net of the GEM, DER and SER papers: two hidden layers of 100 ReLU units, 89,610 parameters.
 
-Weights are Xavier-uniform. Biases start at zero; `bias="default"` gives the SER reference code's start, which
-leaves them at PyTorch's own.
+Weights are Xavier-uniform. Biases start at zero; `bias="default"` keeps PyTorch's default biases, as the SER
+reference code does.
 """
 
 from math import prod

@@ -19,8 +19,8 @@ class Projection(nn.Conv2d):
     """A 1 x 1 convolution with stride, for shortcuts.
 
     With fewer than 16 channels, PyTorch 2.13 writes out of bounds in the backward pass of such a convolution
-    (seen with AVX-512 in both memory layouts: 4 to 8 channels at 64 x 64 pixels, 8 to 14 at 128 x 128). There
-    the pixels are chosen first, and the convolution has no stride.
+    (seen with AVX-512 in both memory layouts: 4 to 8 channels at 64 x 64 pixels, 8 to 14 at 128 x 128). In
+    that case the input is subsampled first, and the convolution has no stride.
     """
 
     SAFE = 16
@@ -35,7 +35,7 @@ class Projection(nn.Conv2d):
 
 
 class Block(nn.Module):
-    """Two 3 x 3 convolutions around a shortcut, which is projected where the shape changes."""
+    """Two 3 x 3 convolutions with a shortcut, which is projected if the shape changes."""
 
     def __init__(self, num_in: int, num_out: int, stride: int) -> None:
         super().__init__()
@@ -51,12 +51,12 @@ class Block(nn.Module):
 
 
 def layout_for(width: int) -> torch.memory_format:
-    """Channels last is up to 1.4 times faster on a CPU; with fewer than 8 channels it is not."""
+    """Channels last is up to 1.4 times faster on a CPU, but not with fewer than 8 channels."""
     return torch.channels_last if width >= 8 else torch.contiguous_format
 
 
 class ResNetBody(nn.Module):
-    """Stem and four stages of two blocks; features are the pooled last maps, after their ReLU."""
+    """Stem, four stages of two blocks, and global average pooling."""
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()
