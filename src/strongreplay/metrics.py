@@ -72,7 +72,7 @@ def backward_transfer(matrix: Matrix) -> float | None:
 
 
 def forward_transfer(matrix: Matrix, untrained: Matrix) -> float | None:
-    """Mean over tasks t > 1 of a[t-1, t] - b[t], b[t] the accuracy of the net before any training."""
+    """Mean over tasks t > 1 of a[t-1, t] - b[t]; b[t] is the accuracy of the untrained net."""
     if len(matrix) < 2:
         return None
     return float(np.mean(np.diag(matrix, 1) - untrained[1:]))
@@ -80,13 +80,13 @@ def forward_transfer(matrix: Matrix, untrained: Matrix) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One number of an accuracy matrix."""
+    """A number computed from an accuracy matrix."""
 
     label: str  # as tables print it
     better: Literal["higher", "lower"]
     about: str
-    compute: Callable[[Matrix, Matrix], float | None]  # of the matrix and of the accuracies before training
-    needs_all_rows: bool = True  # a row for each task: not so for joint training, nor for an unfinished run
+    compute: Callable[[Matrix, Matrix], float | None]  # from the matrix and the accuracies before training
+    needs_all_rows: bool = True  # one row per task, which joint training and unfinished runs do not have
 
 
 METRICS: dict[str, Metric] = {
@@ -100,25 +100,25 @@ METRICS: dict[str, Metric] = {
     "forgetting": Metric(
         "forgetting",
         "lower",
-        "mean over all tasks but the last of the best accuracy before the end less that at the end",
+        "mean over all tasks except the last of the best accuracy before the end minus that at the end",
         lambda matrix, untrained: forgetting(matrix),
     ),
     "forgetting_reference": Metric(
         "forgetting (reference)",
         "lower",
-        "the same with the end among the best, as the reference code counts it; never negative",
+        "forgetting as in the reference code, whose best accuracy includes the end; never negative",
         lambda matrix, untrained: forgetting_reference(matrix),
     ),
     "backward_transfer": Metric(
         "backward transfer",
         "higher",
-        "mean over all tasks but the last of the accuracy at the end less that just after the task",
+        "mean over all tasks except the last of the accuracy at the end minus that just after the task",
         lambda matrix, untrained: backward_transfer(matrix),
     ),
     "forward_transfer": Metric(
         "forward transfer",
         "higher",
-        "mean over all tasks but the first of the accuracy just before the task less that before training",
+        "mean over all tasks except the first of the accuracy just before the task minus the untrained one",
         forward_transfer,
     ),
     "average_incremental_accuracy": Metric(
@@ -131,7 +131,7 @@ METRICS: dict[str, Metric] = {
 
 
 def compute(name: str, matrix: Matrix, untrained: Matrix) -> float | None:
-    """One metric by its name; none where the matrix has too few rows for it."""
+    """The named metric; none if the matrix has too few rows for it."""
     metric = METRICS[name]
     if metric.needs_all_rows and len(matrix) != matrix.shape[1]:
         return None

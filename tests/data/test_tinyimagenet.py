@@ -209,7 +209,7 @@ def test_zip_with_outside_names_writes_nothing(tmp_path: Path) -> None:
 def test_an_unwritable_cache(tmp_path: Path) -> None:
     write_zip(tmp_path, FILES)
     (tmp_path / "lock").mkdir()
-    with pytest.raises(DataError, match=r"cache cannot be written: .*Is a directory.*; make room for it"):
+    with pytest.raises(DataError, match=r"cache cannot be written: .*Is a directory.*; free some space"):
         datasets.load("tinyimagenet", tmp_path)
 
 

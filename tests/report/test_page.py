@@ -153,7 +153,7 @@ def test_the_page_has_every_section_and_every_cell(page: str) -> None:
         "method.memory_size=200",
     ):
         assert words in page, words
-    assert "needs task identities, which Domain-IL has not" in page
+    assert "needs task identities, which Domain-IL does not have" in page
     assert "94.51 here, 95.51 in Table 4" in page
     assert page.count('role="math"') == 7
     assert "ser run STREAM --method METHOD --keep-state" in page

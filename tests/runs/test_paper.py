@@ -46,7 +46,7 @@ def test_every_cell_of_the_paper_is_an_item() -> None:
 
 def test_ablation_rows_that_repeat_another_method_say_so() -> None:
     by_name = {item.name: item for item in items()}
-    repeating = [item for item in items() if "printed is the number of" in item.note]
+    repeating = [item for item in items() if "the paper prints the number of" in item.note]
     assert len(repeating) == 8
     for item in repeating:
         _, stream, size, row, setting = item.name.split("/")

@@ -336,7 +336,7 @@ BAD_RECIPES = [
     (STREAMS + '[er."²"]', "a memory size must be a number"),
     (STREAMS + '[er."٣"]', "a memory size must be a number"),
     (STREAMS + f"[er.{'9' * 5000}]", "a memory size must be a number"),
-    (STREAMS + "[er.200.200]", "straight below the method"),
+    (STREAMS + "[er.200.200]", "directly below the method"),
     (STREAMS + "[train]\nlr.a = 1", r"\[train\]: lr must be a value"),
     (STREAMS + "[er]\ntrain.lr.a = 1", r"\[er\] train: lr must be a value"),
     (STREAMS + f"[er]\ntrain{'.a' * 2_000} = 1", r"\[er\] train: a must be a value"),
@@ -348,5 +348,5 @@ BAD_RECIPES = [
 
 @pytest.mark.parametrize(("text", "message"), BAD_RECIPES, ids=range(len(BAD_RECIPES)))
 def test_what_is_wrong_with_a_recipe_is_told(text: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=f"^mine.toml: .*{message}.*; mend the file$"):
+    with pytest.raises(ConfigError, match=f"^mine.toml: .*{message}.*; correct the file$"):
         parse_recipe(text, "mine.toml")

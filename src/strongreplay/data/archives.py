@@ -1,6 +1,6 @@
-"""Data files as bytes: read exactly, plain or straight out of gz and tar.gz, with nothing in them trusted.
+"""Read data files, plain or inside gz and tar.gz, as bytes of the expected size; contents are not trusted.
 
-No archive is ever unpacked to disk, so no entry can write anywhere, and no more is read than expected.
+Archives are never unpacked to disk, so no entry can write a file, and no more is read than expected.
 """
 
 import gzip
@@ -25,9 +25,9 @@ OnProgress = Callable[[str, int, int], None]  # what, done, total (0 when unknow
 Bytes = NDArray[np.uint8]
 
 CHUNK_SIZE = 1 << 22
-SLACK = 1 << 20  # for headers, padding and the small text files beside the members of a tar
+SLACK = 1 << 20  # bytes for a tar's headers, padding and small text files
 
-# What the parsers of the standard library, NumPy and Pillow raise when they meet bytes that are not theirs.
+# What the parsers of the standard library, NumPy and Pillow raise for invalid bytes.
 BROKEN = (
     *(OSError, EOFError, zlib.error, struct.error, tarfile.TarError, zipfile.BadZipFile),
     *(ValueError, LookupError, TypeError, ArithmeticError, RuntimeError, SyntaxError, tokenize.TokenError),
@@ -35,7 +35,7 @@ BROKEN = (
 
 
 class Damaged(DataError):
-    """A file that is not what its name says; the culprit is what has to be deleted."""
+    """A file with wrong contents; `culprit` is the file that has to be deleted."""
 
     def __init__(self, culprit: Path, fault: str) -> None:
         super().__init__(f"{culprit} {fault}")
@@ -44,7 +44,7 @@ class Damaged(DataError):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One unpacked file in the official layout; its path is the same in the data folder and in a tar."""
+    """One unpacked file of a dataset; its path is the same in the data folder and in the tar."""
 
     path: str
     split: Literal["train", "test"]
@@ -56,16 +56,16 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """One file as published, and what may lie in the data folder in its place."""
+    """One published file, and the files or folders that may replace it in the data folder."""
 
     path: str
     checksum: str  # algorithm:digest
     mirrors: tuple[str, ...]  # full addresses, tried in order
     members: tuple[Member, ...] = ()
-    folders: tuple[str, ...] = ()  # the same data as a tree of files, any one of which will do
+    folders: tuple[str, ...] = ()  # folders with the same data; one of them is enough
 
     def missing(self, folder: Path) -> list[str]:
-        """The files without which this archive's data cannot be read from the folder."""
+        """The files that are still needed to read this archive's data from the folder."""
         if any(exists(folder / place) for place in (self.path, *self.folders)):
             return []
         parts = [member.path for member in self.members] or [self.path]
@@ -74,7 +74,7 @@ class Archive:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found out about one file or folder."""
+    """The result of checking one file or folder."""
 
     path: Path
     is_right: bool
@@ -83,7 +83,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The bytes of a member, at most one more than it should have, and the file they were read from."""
+    """The bytes of a member, at most one more than expected, and the file they were read from."""
 
     member: Member
     path: Path
@@ -103,7 +103,7 @@ class Contents:
 
 @contextmanager
 def reading(path: Path, culprit: Path | None = None) -> Iterator[None]:
-    """Turn whatever goes wrong while reading a file, perhaps one inside the culprit, into one DataError."""
+    """Turn any error while reading a file, or a file inside `culprit`, into a DataError."""
 
     def fault(text: str) -> Damaged:
         return Damaged(culprit, f"(its {path}) {text}") if culprit else Damaged(path, text)
@@ -117,7 +117,7 @@ def reading(path: Path, culprit: Path | None = None) -> Iterator[None]:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise fault("is missing") from error
     except BROKEN as error:
-        if isinstance(error, OSError) and error.errno:  # from the system, so the bytes may well be right
+        if isinstance(error, OSError) and error.errno:  # an error of the system, not of the file's contents
             text = f"{path} cannot be read: {error.strerror}; make it readable and try again"
             raise DataError(text) from error
         raise fault(f"is damaged ({type(error).__name__}: {error})") from error
@@ -135,14 +135,14 @@ def digest(path: Path, algorithm: str) -> str:
 
 
 def checksum_fault(path: Path, checksum: str) -> str | None:
-    """What is wrong with the file's checksum, if anything."""
+    """A message if the file's checksum is wrong, otherwise none."""
     algorithm, expected = checksum.split(":")
     got = digest(path, algorithm)
     return None if got == expected else f"has {algorithm} {got}, expected {expected}"
 
 
 def read_archive(archive: Archive, folder: Path) -> Iterator[Contents]:
-    """Every member's bytes, in the archive's order; an unpacked file wins over a packed one."""
+    """Every member's bytes, in the archive's order; an unpacked file is preferred to a packed one."""
     packed = {}
     if not all(exists(folder / member.path) for member in archive.members):
         read_packed = _read_tar if archive.path.endswith(".tar.gz") else _read_gz
@@ -177,7 +177,7 @@ def _read_gz(archive: Archive, path: Path) -> dict[Member, Bytes]:
 
 
 class _BoundedGzip(gzip.GzipFile):
-    """A stream that refuses to unpack to more than its archive should hold."""
+    """A gzip stream that raises an error if it unpacks to more bytes than expected."""
 
     def __init__(self, path: Path, limit: int) -> None:
         super().__init__(path)
@@ -205,7 +205,7 @@ def _read_tar(archive: Archive, path: Path) -> dict[Member, Bytes]:
                         path, f"holds {entry.name} of {entry.size:,} bytes, expected {member.size:,}"
                     )
                 raws[member] = _read_stream(file, member.size)
-        while stream.read(CHUNK_SIZE):  # to the end, where gz keeps the sum that tells of flipped bits
+        while stream.read(CHUNK_SIZE):  # read to the end, because gzip checks its checksum there
             pass
     if absent := [member.path for member in archive.members if member not in raws]:
         raise Damaged(path, f"does not hold {', '.join(absent)}")

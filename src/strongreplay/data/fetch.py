@@ -1,4 +1,4 @@
-"""Download one published file: mirrors in order, checksum verified, in place all at once or not at all."""
+"""Download one published file: try mirrors in order, verify the checksum, write atomically."""
 
 from pathlib import Path
 
@@ -6,11 +6,11 @@ from strongreplay.data.archives import CHUNK_SIZE, Archive, OnProgress, checksum
 from strongreplay.errors import DataError
 from strongreplay.storage import files
 
-TIMEOUT = 30.0  # seconds without a byte before the next mirror is tried
+TIMEOUT = 30.0  # seconds without data before the next mirror is tried
 
 
 class _Bar:
-    """The shape of progress bar that pooch drives, handed on to a callback."""
+    """A progress bar with pooch's interface that calls a callback."""
 
     def __init__(self, what: str, progress: OnProgress) -> None:
         self.what, self.progress = what, progress
@@ -28,7 +28,7 @@ class _Bar:
 
 
 def download(archive: Archive, folder: Path, progress: OnProgress | None = None) -> Path:
-    """Fetch the archive into the data folder from the first mirror that has the right bytes."""
+    """Download the archive into the data folder from the first mirror with the right checksum."""
     target = folder / archive.path
     try:
         files.make_folder(target.parent)
@@ -45,7 +45,7 @@ def download(archive: Archive, folder: Path, progress: OnProgress | None = None)
                 if fault := checksum_fault(new, archive.checksum):
                     raise DataError(fault)
             return target
-        except (OSError, ValueError) as error:  # of the network, of an address, of the bytes that came
+        except (OSError, ValueError) as error:  # from the network, the address or the checksum
             reasons.append(f"{mirror}: {_reason(error)}")
     raise DataError(
         f"{archive.path} could not be downloaded ({'; '.join(reasons)}); "

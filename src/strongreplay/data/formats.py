@@ -1,4 +1,4 @@
-"""The byte layouts of the published datasets: IDX (MNIST, Fashion-MNIST) and CIFAR's binary records."""
+"""File formats of the published datasets: IDX (MNIST, Fashion-MNIST) and CIFAR's binary records."""
 
 import math
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ _MAGIC = {"images": 0x803, "labels": 0x801}
 
 
 def parse_idx(contents: Contents, shape: Shape, num_classes: int) -> Parts:
-    """A big-endian header of magic and sizes, then one byte a pixel or label."""
+    """Parse IDX: a big-endian header with magic number and sizes, then one byte per pixel or label."""
     member, raw = contents.member, contents.raw
     sizes = [member.num_images, *shape[1:]] if member.holds == "images" else [member.num_images]
     header_size = 4 + 4 * len(sizes)
@@ -35,7 +35,7 @@ def _describe(magic: int) -> str:
 
 
 def parse_cifar(contents: Contents, shape: Shape, num_classes: int) -> Parts:
-    """Records of one or two label bytes, of which the last is the class, and the planes of pixels."""
+    """Parse CIFAR: records of one or two label bytes (the last is the class) and the pixel planes."""
     contents.expect_size()
     records = contents.raw.reshape(contents.member.num_images, -1)
     image_size = math.prod(shape)
@@ -55,7 +55,7 @@ def idx_archives(
     counts: tuple[int, int] = (60_000, 10_000),
     side: int = 28,
 ) -> tuple[Archive, ...]:
-    """The four files of an MNIST; sums are the md5 of the packed and, where published, the unpacked file."""
+    """The four files of an MNIST-like dataset; `sums` has the md5 of each file, packed and unpacked."""
     archives = []
     for name, (packed, unpacked) in sums.items():
         split: Literal["train", "test"] = "train" if name.startswith("train") else "test"
@@ -76,5 +76,5 @@ def cifar_member(
     checksum: str | None = None,
     shape: Shape = (3, 32, 32),
 ) -> Member:
-    """One file of records with so many label bytes each."""
+    """A file of records with `num_labels` label bytes each."""
     return Member(path, split, "records", num_images, num_images * (num_labels + math.prod(shape)), checksum)

@@ -1,7 +1,7 @@
-"""TinyImageNet: 110,000 small JPEGs, decoded once into arrays beside the data and memory-mapped from then on.
+"""TinyImageNet: 110,000 small JPEGs, decoded once into a cache of arrays that is then memory-mapped.
 
-Classes are in the order of wnids.txt; the validation images are the test split, because the published test
-images have no labels; grey images become RGB. The zip is never unpacked to disk.
+Classes are in the order of wnids.txt. The validation images are the test split, because the published test
+images have no labels. Grey images become RGB. The zip is never unpacked to disk.
 """
 
 import json
@@ -26,15 +26,15 @@ from strongreplay.storage.lock import locked
 
 TREE = "tiny-imagenet-200"
 CACHE = f"{TREE}.cache"
-FORMAT = 1  # of the cache; raise it when the files in there change their meaning
+FORMAT = 1  # version of the cache's format; increase it when the format changes
 SPLITS = ("train", "test")
 SIDE = 64
-FILE_LIMIT = 1 << 20  # bytes; the largest JPEG and the annotations stay well below
+FILE_LIMIT = 1 << 20  # bytes; all JPEGs and annotations are much smaller
 PROGRESS_STEP = 250  # images between two reports
 
 
 class Counts(NamedTuple):
-    """How many classes and images there must be; every class has the same number of images."""
+    """The expected numbers of classes and images; every class has the same number of images."""
 
     num_classes: int
     num_train: int
@@ -49,7 +49,7 @@ class Listing(NamedTuple):
 
 
 class Source:
-    """The files of the unpacked tree, or else of the zip, by their name in the zip."""
+    """Reads files of the unpacked folder if it exists, otherwise of the zip, by their name in the zip."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -65,7 +65,7 @@ class Source:
             self.entries.close()
 
     def read(self, name: str) -> bytes:
-        """The whole of a small file."""
+        """All bytes of a small file."""
         with reading(Path(name), self.path), self._open(name) as file:
             content = file.read(FILE_LIMIT + 1)
         if len(content) > FILE_LIMIT:
@@ -82,7 +82,7 @@ class Source:
             zipfile.ZIP_STORED,
             zipfile.ZIP_DEFLATED,
         ):
-            raise Damaged(self.path, f"(its {name}) has {entry.file_size:,} bytes in a form not expected")
+            raise Damaged(self.path, f"(its {name}) has {entry.file_size:,} bytes in an unexpected format")
         return self.entries.open(entry)
 
     def read_lines(self, name: str) -> list[str]:
@@ -90,7 +90,7 @@ class Source:
             return self.read(name).decode("ascii").splitlines()
 
     def read_image(self, name: str) -> Bytes:
-        """A decoded image (3, 64, 64); one of another size is refused by its header."""
+        """A decoded image (3, 64, 64); another size is an error, found in the header before decoding."""
         from PIL import Image
 
         content = self.read(name)
@@ -143,7 +143,7 @@ def read_images(source: Source, listing: Listing, split: str, progress: OnProgre
     names = [name for name, _ in listing.splits[split]]
     for done, name in enumerate(names, start=1):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow warns about side data that plays no part here
+            warnings.simplefilter("ignore")  # Pillow warns about metadata that is not used here
             image = source.read_image(name)
         yield image
         if progress and (done % PROGRESS_STEP == 0 or done == len(names)):
@@ -151,16 +151,16 @@ def read_images(source: Source, listing: Listing, split: str, progress: OnProgre
 
 
 def read(folder: Path, counts: Counts, progress: OnProgress | None = None) -> tuple[Split, Split]:
-    """Both splits, images memory-mapped; the first time everything is decoded into the cache."""
+    """Both splits, with memory-mapped images; the first call decodes all images into the cache."""
     cache = folder / CACHE
     if not exists(cache):
         try:
             with locked(folder, wait=True):
-                if not exists(cache):  # another process may have made it meanwhile
+                if not exists(cache):  # another process may have made it while this one waited
                     _make_cache(folder, counts, progress)
         except (OSError, RunError) as error:
             reason = getattr(error, "strerror", None) or error
-            text = f"{cache} cannot be written: {reason}; make room for it or choose another data folder"
+            text = f"{cache} cannot be written: {reason}; free some space or choose another data folder"
             raise DataError(text) from error
     return open_cache(cache, counts)
 
@@ -183,7 +183,7 @@ def _write_split(
     labels = np.array([label for _, label in listing.splits[split]], np.int64)
     with files.new_file(part / f"{split}-labels.npy") as file:
         np.save(file, labels, allow_pickle=False)
-    # Written one after another and not through a memory map, where a full disk would kill the process.
+    # Not through a memory map: there a full disk would kill the process instead of raising an error.
     with files.new_file(part / f"{split}.npy") as file:
         header = {"descr": "|u1", "fortran_order": False, "shape": (len(labels), 3, SIDE, SIDE)}
         np.lib.format.write_array_header_1_0(file, header)
@@ -214,12 +214,12 @@ def _arrays(counts: Counts) -> dict[str, tuple[str, tuple[int, ...]]]:
 
 
 def open_cache(cache: Path, counts: Counts) -> tuple[Split, Split]:
-    """Both splits of a cache whose manifest, sizes and shapes are right; checksums are for the check."""
+    """Both splits of a cache, after checking its manifest, sizes and shapes; `check` verifies checksums."""
     _read_manifest(cache, counts)
     tensors = {}
     for name, (dtype, shape) in _arrays(counts).items():
         with reading(Path(name), cache):
-            # Copy on write: torch knows no read-only tensors, and the file must stay as it is.
+            # Copy on write: torch has no read-only tensors, and the file must not change.
             array = np.load(cache / name, mmap_mode="c", allow_pickle=False)
             if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
                 raise ValueError(f"{array.dtype} of shape {array.shape}, expected {dtype} of {shape}")
@@ -232,7 +232,7 @@ def open_cache(cache: Path, counts: Counts) -> tuple[Split, Split]:
 
 
 def _read_manifest(cache: Path, counts: Counts) -> dict[str, str]:
-    """Each file's SHA-256, once format, shapes and sizes are right."""
+    """Each file's SHA-256, after checking format, shapes and sizes."""
     with reading(Path("manifest.json"), cache):
         with (cache / "manifest.json").open("rb") as file:
             manifest = json.loads(file.read(FILE_LIMIT))
@@ -250,7 +250,7 @@ def _read_manifest(cache: Path, counts: Counts) -> dict[str, str]:
 
 
 def check(folder: Path, counts: Counts, progress: OnProgress | None = None) -> list[Finding]:
-    """What is right and wrong with the cache and the tree, every byte read; the zip has its checksum."""
+    """Check every byte of the cache and of the unpacked folder; the zip is checked by its checksum."""
     findings = []
     for place, verify in ((CACHE, _check_cache), (TREE, _check_tree)):
         if exists(folder / place):

@@ -1,7 +1,6 @@
-"""Whole-batch views: from images as stored (uint8) to what a net sees (float), one tensor operation after
-another.
+"""Views: functions from batches of stored images (uint8) to inputs of a net (float).
 
-Padding happens on raw pixels, before normalisation, so that the border is black and not the mean colour.
+Images are padded before normalisation, so that the border is black and not the mean colour.
 """
 
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from strongreplay.protocol import View
 
 
 def scale(images: Tensor) -> Tensor:
-    """uint8 to float in [0, 1]; float features pass through untouched."""
+    """Scale uint8 to float in [0, 1]; float features do not change."""
     return images if images.is_floating_point() else images.float().div_(255)
 
 
@@ -24,7 +23,7 @@ def normalise(mean: Sequence[float], std: Sequence[float]) -> View:
 
     def view(images: Tensor) -> Tensor:
         nonlocal means, stds
-        if means.device != images.device:  # once: the constants follow the data to its device
+        if means.device != images.device:  # moves the constants once
             means, stds = means.to(images.device), stds.to(images.device)
         return scale(images).sub_(means).div_(stds)
 
@@ -45,7 +44,7 @@ def standardise(mean: Sequence[float], std: Sequence[float]) -> View:
 
 
 def moments(inputs: Tensor) -> tuple[list[float], list[float]]:
-    """Mean and deviation of each channel of images in [0, 1], or of each feature; a constant one has 1."""
+    """Mean and deviation of each channel of images in [0, 1], or of each feature; 1 if it is constant."""
     if inputs.dtype == torch.uint8:
         counts = torch.zeros(inputs.shape[1], 256, dtype=torch.float64)
         for images in inputs.split(1000):
@@ -62,7 +61,7 @@ def moments(inputs: Tensor) -> tuple[list[float], list[float]]:
 
 
 def crop_flip(images: Tensor, pad: int, generator: torch.Generator, flip: bool = True) -> Tensor:
-    """Each image cropped at its own place out of its zero-padded self and mirrored by its own fair coin."""
+    """Zero-pad, crop each image at a random position, and flip it horizontally with probability 1/2."""
     count, channels, height, width = images.shape
     offsets = torch.randint(2 * pad + 1, (2, count, 1), generator=generator)
     mirrored = torch.randint(2, (count, 1), generator=generator) * flip

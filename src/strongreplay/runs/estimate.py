@@ -1,8 +1,8 @@
-"""How long a run takes here, before it is started: steps from its configuration, seconds from a short trial.
+"""Estimates the time of a run: the number of steps from its configuration, seconds per step from a trial.
 
-The trial is a plain training step of the same net on noise of the same shape and batch, or on part of a large
-batch; a method's step costs about as many of these as its row in METHODS says. Good to a factor of two, which
-tells minutes from days.
+The trial times a plain training step of the same net on random inputs of the same shape and batch size (or a
+part of a large batch). The row of a method in METHODS says how many plain steps one of its steps costs. The
+estimate is right to a factor of two.
 """
 
 import time
@@ -19,12 +19,12 @@ from strongreplay.protocol import derive_generator
 from strongreplay.runs.config import RunConfig
 
 TRIAL_SECONDS = 0.5
-TRIAL_NUMBERS = 2**17  # inputs of a trial step: 42 images of CIFAR; 512 of TinyImageNet would take minutes
+TRIAL_NUMBERS = 2**17  # input values per trial step: 42 CIFAR images; 512 TinyImageNet images take minutes
 Trial = tuple[str, int | None, tuple[int, ...], int, int]  # net, width, input shape, classes, batch size
 
 
 def num_steps(config: RunConfig) -> int:
-    """Of all tasks; what a method adds to a task from memory is not counted."""
+    """Training steps of all tasks, without exemplars that a method adds to a task."""
     train, sizes = config.train, describe_stream(config.stream, config.data.options).num_train
     if config.row.on_union:
         sizes = (sum(sizes),)
@@ -32,7 +32,7 @@ def num_steps(config: RunConfig) -> int:
 
 
 def seconds(config: RunConfig) -> float:
-    """Of training alone."""
+    """Estimated seconds of training, without evaluation."""
     return num_steps(config) * config.row.cost * plain_step(trial_of(config))
 
 
@@ -44,7 +44,7 @@ def trial_of(config: RunConfig) -> Trial:
 
 @cache
 def plain_step(trial: Trial) -> float:
-    """Seconds of a forward, a backward and an update; the first one, which sets things up, left out."""
+    """Seconds of a forward pass, backward pass and update; the first, slower step is not counted."""
     name, width, shape, num_classes, batch_size = trial
     size = min(batch_size, TRIAL_NUMBERS // prod(shape))
     options = {} if width is None else {"width": width}

@@ -1,10 +1,10 @@
-"""The paper's tables and figures cell by cell: a name, the run that would give it, and what is printed.
+"""The cells of the paper's tables and figures: their name, the run that reproduces them, the printed number.
 
-Paper: Strong Experience Replay (SER); CITATION.cff has the entry. The numbers are in `published/*.csv`, as
-printed, empty where there is a dash. Table 1 is CIFAR100, Table 2 the other four datasets, Table 3 is
-forgetting, Table 4 the ablation; Figures 3 and 4 are accuracy on CIFAR100 after each of 10 and 20 tasks,
-Figure 5 is matrices on CIFAR10. Tables 1 and 2 are averages over 5 runs; for the rest no number of runs is
-given. No torch in here.
+Paper: Strong Experience Replay (SER); see CITATION.cff. The numbers are in `published/*.csv`, as printed; a
+dash is an empty field. Table 1 is CIFAR100, Table 2 the other four datasets, Table 3 forgetting, Table 4 the
+ablation; Figures 3 and 4 show accuracy on CIFAR100 after each of 10 and 20 tasks, Figure 5 matrices on
+CIFAR10. Tables 1 and 2 are averages over 5 runs; for the others the paper gives no number of runs. This
+module does not import torch.
 """
 
 import csv
@@ -17,7 +17,7 @@ from typing import Any
 
 from strongreplay.methods.table import METHOD_ROWS
 
-METHODS = {row.label: name for name, row in METHOD_ROWS.items()}  # as printed -> as named here
+METHODS = {row.label: name for name, row in METHOD_ROWS.items()}  # printed label -> name
 TARGETS = {
     "table1": "accuracy on CIFAR100 in 5, 10 and 20 tasks",
     "table2": "accuracy on CIFAR10, TinyImageNet, P-MNIST and R-MNIST",
@@ -37,7 +37,7 @@ ABLATIONS = {
     ("current", "replay", "backward", "forward"): "ser",
 }
 FINGERPRINTS = {"full": "fingerprints.json", "cpu": "fingerprints-cpu.json"}
-# Where the paper contradicts itself.
+# Cells where the paper contradicts itself.
 NOTES = {
     "table2/seq-cifar10/m200/ser/task-il": "94.51 here, 95.51 in Table 4",
     "table4/seq-cifar10/m200/ser/task-il": "95.51 here, 94.51 in Table 2",
@@ -48,13 +48,13 @@ NOTES = {
     "table2/seq-cifar10/m500/ser/class-il": "ahead of DER++ by 2.97 here, by 3.7 in the text",
     "table1/seq-cifar100-20/m200/ser/class-il": "ahead of LVT by 3.72 here, by 3.0 in the text",
 }
-# Rows of the ablation that are not runs of SER with fewer terms: they print another method's numbers.
+# Rows of the ablation that print another method's numbers, not those of SER with fewer terms.
 BORROWED = {"replay": "ER", "backward": "DER++"}
 
 
 @dataclass(frozen=True, slots=True)
 class PaperCell:
-    """A cell: the run and the score that would give it, and what is printed there."""
+    """A cell: the run and the score that reproduce it, and the printed number."""
 
     name: str  # such as table2/p-mnist/m200/ser/domain-il
     target: str
@@ -63,28 +63,28 @@ class PaperCell:
     memory_size: int | None
     scenario: str
     score: str = "average_accuracy"
-    mean: float | None = None  # none where nothing is printed
+    mean: float | None = None  # none if nothing is printed
     deviation: float | None = None
-    count: int | None = None  # runs behind the mean, where the paper says
-    settings: tuple[tuple[str, Any], ...] = ()  # on top of the recipe
+    count: int | None = None  # number of runs in the mean, if the paper gives it
+    settings: tuple[tuple[str, Any], ...] = ()  # override those of the recipe
     why_none: str = ""
     note: str = ""
     protocol: str = "full"
 
     @property
     def is_runnable(self) -> bool:
-        """A dash stands for what cannot be run, or takes too long; the first has no configuration."""
+        """Whether the cell has a configuration; a cell with a dash has none if it cannot be run."""
         return self.name in fingerprints(self.protocol)
 
     @property
     def fingerprint(self) -> str | None:
-        """Of the configuration whose records count."""
+        """Fingerprint of the configuration whose records are compared with the cell."""
         return fingerprints(self.protocol).get(self.name)
 
 
 @cache
 def items(protocol: str = "full") -> tuple[PaperCell, ...]:
-    """All of them, in the order of the paper; under another protocol those that it has settings for."""
+    """All cells in the order of the paper; for another protocol, those that it has settings for."""
     found = [*accuracy_items(), *forgetting_items(), *ablation_items(), *figure_items()]
     found = [replace(item, protocol=protocol) for item in found]
     if protocol != "full":
@@ -130,11 +130,11 @@ def ablation_items() -> Iterator[PaperCell]:
 
 def borrowed(row: str, stream: str) -> str:
     table = "Table 2" if stream == "seq-cifar10" else "Table 1"
-    return f"printed is the number of {BORROWED[row]} in {table}" if row in BORROWED else ""
+    return f"the paper prints the number of {BORROWED[row]} in {table}" if row in BORROWED else ""
 
 
 def figure_items() -> Iterator[PaperCell]:
-    """Drawn in the paper, not printed: there is a run and no number."""
+    """Cells of figures: they have a run but no printed number."""
     shown = {
         "figure3": ("seq-cifar100-10", ("er", "derpp", "ser"), ("class-il", "task-il")),
         "figure4": ("seq-cifar100-20", ("er", "derpp", "ser"), ("class-il", "task-il")),
@@ -158,12 +158,12 @@ def stream_of(row: dict[str, str]) -> str:
 
 
 def why_none(method: str, stream: str) -> str:
-    """The reasons given under Table 2."""
+    """Why a cell has a dash, as explained under Table 2."""
     if stream == "seq-tinyimagenet":
         return "training takes too long on TinyImageNet, the paper says"
     if method == "co2l":
         return "its published MNIST results use a larger net, the paper says"
-    return "needs task identities, which Domain-IL has not"
+    return "needs task identities, which Domain-IL does not have"
 
 
 def number(text: str) -> float | None:
@@ -176,7 +176,7 @@ def read(name: str) -> list[dict[str, str]]:
 
 @cache
 def fingerprints(protocol: str = "full") -> dict[str, str]:
-    """Name -> fingerprint of its configuration. In a file, so that reports need no torch to find records."""
+    """Cell name -> fingerprint of its configuration; read from a file, so that reports do not need torch."""
     found: dict[str, str] = json.loads(text_of(FINGERPRINTS[protocol]))
     return found
 

@@ -1,1 +1,1 @@
-"""Changes to whole batches of raw images that some methods bring along; one file a family."""
+"""Augmentation of whole batches of raw images, for methods that need their own."""

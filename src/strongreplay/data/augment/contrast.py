@@ -1,12 +1,12 @@
-"""The views of contrastive learning, whole batches at once: crop, mirror, blur and colour in three products.
+"""Augmentation for contrastive learning, in three matrix products per batch: crop, flip, blur and colour.
 
-Random resized crop, mirror and blur are linear and separable, so an image needs one small matrix for its rows
-and one for its columns; on a CPU that takes about half the time of sampling a grid. Brightness, contrast,
-saturation and hue are affine in colour: one 3 x 3 matrix and one offset an image. Grey is saturation zero.
+Random resized crop, flip and blur are linear and separable, so each image needs one small matrix for its rows
+and one for its columns; on a CPU this takes about half the time of sampling a grid. Brightness, contrast,
+saturation and hue are affine in colour: one 3 x 3 matrix and one offset per image. Grey is saturation zero.
 
-Differences from torchvision, which the published code uses: values are clamped once, at the end, and then the
-four colour changes commute, so their order is not drawn; hue turns the chroma plane of YIQ, not of HSV; crops
-have fractional bounds; a blur near the border weighs the pixels that are there, without reflecting them.
+Differences from torchvision, which the published code uses: values are clamped only at the end, so the four
+colour changes commute and their order is not random; hue rotates the chroma plane of YIQ, not of HSV; crops
+have fractional bounds; a blur near the border uses only pixels inside the image, without reflection.
 """
 
 from math import log, pi
@@ -14,10 +14,10 @@ from math import log, pi
 import torch
 from torch import Tensor
 
-TRIES = 10  # drawn for each crop; the first that fits is taken, and the whole image if none does
+TRIES = 10  # draws per crop; the first that fits is used, or the whole image if none fits
 JITTER, GREY, BLUR = 0.8, 0.2, 0.5  # probabilities
-STRENGTHS = torch.tensor([0.4, 0.4, 0.4, 0.1])  # of brightness, contrast, saturation and hue
-LARGEST_SHARP = 32  # pixels a side; only larger images are ever blurred
+STRENGTHS = torch.tensor([0.4, 0.4, 0.4, 0.1])  # for brightness, contrast, saturation and hue
+LARGEST_SHARP = 32  # pixels per side; only larger images are blurred
 SIGMAS = 0.1, 2.0
 
 TO_YIQ = torch.tensor(
@@ -33,7 +33,7 @@ QUARTER_TURN = torch.linalg.solve(
 def contrast_view(
     images: Tensor, generator: torch.Generator, crop_scale: float, flip: bool, jitter: bool
 ) -> Tensor:
-    """(B, C, H, W) uint8 -> a new float batch in [0, 1], each image changed by draws of its own."""
+    """(B, C, H, W) uint8 -> a new float batch in [0, 1]; every image has its own random draws."""
     count, channels, height, width = images.shape
     starts, extents = draw_crops(count, crop_scale, generator)
     if flip:
@@ -54,7 +54,7 @@ def contrast_view(
 
 
 def draw_crops(count: int, crop_scale: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Start and extent of each crop, both (B, 2), rows before columns, in shares of the image's side."""
+    """Start and extent of each crop, both (B, 2), rows before columns, as fractions of the image's side."""
     tries = torch.rand(TRIES, count, 2, generator=generator)
     area = crop_scale + (1 - crop_scale) * tries[..., 0]
     ratio = torch.exp((2 * tries[..., 1] - 1) * log(4 / 3))  # width to height, 3/4 to 4/3
@@ -66,21 +66,21 @@ def draw_crops(count: int, crop_scale: float, generator: torch.Generator) -> tup
 
 
 def resampling(start: Tensor, extent: Tensor, size: int) -> Tensor:
-    """(B, size, size): row i has the bilinear weights of the pixels that output pixel i is made of."""
+    """(B, size, size): row i has the bilinear weights of the input pixels for output pixel i."""
     pixels = torch.arange(size, dtype=extent.dtype, device=extent.device)
     places = size * start[:, None] + (pixels + 0.5) * extent[:, None] - 0.5
     return (1 - (places.clamp_(0, size - 1)[:, :, None] - pixels).abs_()).clamp_(min=0)
 
 
 def draw_sigmas(count: int, generator: torch.Generator) -> Tensor:
-    """(B,) widths in pixels; one that is practically zero leaves its image sharp."""
+    """(B,) standard deviations in pixels; images that are not blurred get nearly zero."""
     low, high = SIGMAS
     sigmas = low + (high - low) * torch.rand(count, generator=generator)
     return torch.where(torch.rand(count, generator=generator) < BLUR, sigmas, 1e-3)
 
 
 def blurring(sigmas: Tensor, size: int) -> Tensor:
-    """(B, size, size): row i has the Gaussian weights of the pixels around i."""
+    """(B, size, size): row i has the Gaussian weights of the pixels around pixel i."""
     pixels = torch.arange(size, dtype=sigmas.dtype, device=sigmas.device)
     distances = (pixels[:, None] - pixels).abs_()
     weights = torch.exp(-0.5 * (distances / sigmas[:, None, None]).square_())
@@ -89,7 +89,7 @@ def blurring(sigmas: Tensor, size: int) -> Tensor:
 
 
 def draw_colours(count: int, channels: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """(B, C, C) matrices for colours, and (B,) how much of its mean grey is added to an image."""
+    """(B, C, C) colour matrices, and (B,) factors of the image's mean grey value, which is added."""
     chances = torch.rand(2, count, generator=generator)
     changes = (2 * torch.rand(count, 4, generator=generator) - 1) * STRENGTHS
     brightness, contrast, saturation, hue = (changes * (chances[0] < JITTER)[:, None]).t()

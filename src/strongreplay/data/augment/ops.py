@@ -1,8 +1,8 @@
-"""Changes to whole batches of raw images: (B, C, H, W) uint8 in and out, C = 1 or 3, nothing drawn.
+"""Deterministic operations on whole batches of raw images: (B, C, H, W) uint8 in and out, C = 1 or 3.
 
-Those with an amount take one an image, (B,), in its natural unit. What each does to a pixel is what Pillow's
-ImageOps and ImageEnhance do, in whole numbers where that is possible, so that every device gives the same
-bytes. Nearest-neighbour sampling throughout; pixels from outside the image are black.
+Amounts are (B,), one per image, in natural units. The operations equal those of Pillow's ImageOps and
+ImageEnhance, in integer arithmetic where possible, so that every device gives the same bytes. They use
+nearest-neighbour sampling; pixels from outside the image are black.
 """
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def affine(images: Tensor, matrices: Tensor) -> Tensor:
-    """Each pixel comes from where its image's matrix, (B, 2, 3), sends the pixel's centre (x, y, 1)."""
+    """Affine transform: the (B, 2, 3) matrices map output pixel centres (x, y, 1) to input positions."""
     height, width = images.shape[-2:]
     rows, columns = (torch.arange(size, device=images.device) + 0.5 for size in (height, width))
     centres = torch.cartesian_prod(rows, columns).t()  # (2, P): y, x
@@ -27,32 +27,32 @@ def matrix(*entries: Tensor) -> Tensor:
 
 
 def rotate(images: Tensor, degrees: Tensor) -> Tensor:
-    """Counter-clockwise about the centre."""
+    """Rotate counter-clockwise about the centre."""
     cos, sin = degrees.deg2rad().cos(), degrees.deg2rad().sin()
     y, x = images.shape[-2] / 2, images.shape[-1] / 2
     return affine(images, matrix(cos, -sin, x - cos * x + sin * y, sin, cos, y - sin * x - cos * y))
 
 
 def shear_x(images: Tensor, slopes: Tensor) -> Tensor:
-    """Rows slide to the left, the more the lower they are; the top stays."""
+    """Shift each row to the left in proportion to its distance from the top."""
     one, none = torch.ones_like(slopes), torch.zeros_like(slopes)
     return affine(images, matrix(one, slopes, none, none, one, none))
 
 
 def shear_y(images: Tensor, slopes: Tensor) -> Tensor:
-    """Columns slide upwards, the more the farther right they are; the left edge stays."""
+    """Shift each column up in proportion to its distance from the left edge."""
     one, none = torch.ones_like(slopes), torch.zeros_like(slopes)
     return affine(images, matrix(one, none, none, slopes, one, none))
 
 
 def translate_x(images: Tensor, pixels: Tensor) -> Tensor:
-    """To the left, by whole pixels."""
+    """Shift to the left by whole pixels."""
     one, none = torch.ones_like(pixels), torch.zeros_like(pixels)
     return affine(images, matrix(one, none, pixels.trunc(), none, one, none))
 
 
 def translate_y(images: Tensor, pixels: Tensor) -> Tensor:
-    """Upwards, by whole pixels."""
+    """Shift up by whole pixels."""
     one, none = torch.ones_like(pixels), torch.zeros_like(pixels)
     return affine(images, matrix(one, none, none, none, one, pixels.trunc()))
 
@@ -62,7 +62,7 @@ def invert(images: Tensor) -> Tensor:
 
 
 def solarise(images: Tensor, thresholds: Tensor) -> Tensor:
-    """Invert what is not below the threshold."""
+    """Invert values that are not below the threshold."""
     return torch.where(images < each(thresholds), images, 255 - images)
 
 
@@ -72,14 +72,14 @@ def posterise(images: Tensor, bits: Tensor) -> Tensor:
 
 
 def autocontrast(images: Tensor) -> Tensor:
-    """Stretch each channel to 0..255; one of a single value stays."""
+    """Stretch each channel to 0..255; a channel with a single value does not change."""
     low, high = images.amin((2, 3), keepdim=True).int(), images.amax((2, 3), keepdim=True).int()
     stretched = (images - low) * 255 // (high - low).clamp(min=1)
     return torch.where(high > low, stretched, images).to(torch.uint8)
 
 
 def equalise(images: Tensor) -> Tensor:
-    """Spread each channel's values evenly over 0..255; a channel too uneven for that stays."""
+    """Equalise each channel's histogram; a channel with nearly a single value does not change."""
     values = images.flatten(2).long()  # (B, C, P)
     ones = torch.ones(1, dtype=torch.int32, device=images.device).expand_as(values)
     counts = torch.zeros(*values.shape[:2], 256, dtype=torch.int32, device=images.device)
@@ -92,12 +92,12 @@ def equalise(images: Tensor) -> Tensor:
 
 
 def brightness(images: Tensor, factors: Tensor) -> Tensor:
-    """0 is black, 1 the image, more is brighter."""
+    """Factor 0 is black, 1 the image, more is brighter."""
     return blend(torch.zeros_like(images), images, factors)
 
 
 def contrast(images: Tensor, factors: Tensor) -> Tensor:
-    """0 is the mean grey, 1 the image."""
+    """Factor 0 is the mean grey, 1 the image."""
     grey = luminance(images)
     pixels = grey.shape[2] * grey.shape[3]
     mean = (2 * grey.sum((2, 3), keepdim=True) + pixels) // (2 * pixels)  # to the nearest whole number
@@ -105,17 +105,17 @@ def contrast(images: Tensor, factors: Tensor) -> Tensor:
 
 
 def colour(images: Tensor, factors: Tensor) -> Tensor:
-    """0 is grey, 1 the image, more is more saturated; one channel has no colour to change."""
+    """Factor 0 is grey, 1 the image, more is more saturated; one-channel images do not change."""
     return blend(luminance(images), images, factors)
 
 
 def sharpness(images: Tensor, factors: Tensor) -> Tensor:
-    """0 is smooth, 1 the image, more is sharper; the outermost pixels stay."""
+    """Factor 0 is smooth, 1 the image, more is sharper; the border pixels do not change."""
     whole = images.int()
     columns = whole[:, :, :-2] + whole[:, :, 1:-1] + whole[:, :, 2:]
     around = columns[..., :-2] + columns[..., 1:-1] + columns[..., 2:]
     smooth = whole.clone()
-    # The centre counts five times, its neighbours once: 13 in all, to the nearest whole number.
+    # The centre has weight 5 and its eight neighbours 1, in sum 13; rounded to the nearest integer.
     smooth[..., 1:-1, 1:-1] = (2 * (around + 4 * whole[..., 1:-1, 1:-1]) + 13) // 26
     return blend(smooth, images, factors)
 
@@ -126,7 +126,7 @@ def each(amounts: Tensor) -> Tensor:
 
 
 def luminance(images: Tensor) -> Tensor:
-    """(B, 1, H, W) whole numbers: ITU-R 601 luma with 16 bits behind the point."""
+    """(B, 1, H, W) integers: ITU-R 601 luma, computed with 16 fractional bits."""
     if images.shape[1] == 1:
         return images.int()
     red, green, blue = images.int().split(1, 1)
@@ -135,6 +135,6 @@ def luminance(images: Tensor) -> Tensor:
 
 
 def blend(base: Tensor, images: Tensor, factors: Tensor) -> Tensor:
-    """From `base` at 0 through the image at 1 and beyond, cut off at 0 and 255."""
+    """base + factor * (image - base), clamped to 0..255; factor 1 is the image."""
     start = base.float()
     return (start + each(factors) * (images.float() - start)).clamp_(0, 255).to(torch.uint8)

@@ -1,12 +1,12 @@
-"""Random changes to whole batches: AutoAugment, RandAugment, Cutout, CutMix, and sets of perturbations.
+"""Random augmentation of whole batches: AutoAugment, RandAugment, Cutout, CutMix, sets of perturbations.
 
 Papers: Cubuk et al., "AutoAugment: Learning Augmentation Policies from Data", 2019,
 https://arxiv.org/abs/1805.09501; Cubuk et al., "RandAugment", 2020, https://arxiv.org/abs/1909.13719;
 DeVries and Taylor, "Improved Regularization of Convolutional Neural Networks with Cutout", 2017,
 https://arxiv.org/abs/1708.04552; Yun et al., "CutMix", 2019, https://arxiv.org/abs/1905.04899
-Every image has its own draw, made on the host; the images that drew the same operation are changed by one
-call. Ranges are those of the AutoAugment paper's table of operations; a larger magnitude is the stronger
-change. Images enter raw, (B, C, H, W) uint8, and leave the same way; CutMix takes what a net sees.
+Every image has its own draw, made on the CPU; all images with the same operation are processed in one call.
+Ranges are those of the AutoAugment paper's table of operations; a larger magnitude is a stronger change.
+Inputs and outputs are raw images, (B, C, H, W) uint8; CutMix works on the inputs of the net.
 """
 
 from collections.abc import Callable
@@ -75,7 +75,7 @@ CIFAR10_POLICY = (
 
 
 def strength_of(name: str, magnitude: int) -> float:
-    """A factor runs from its least to its greatest value, everything else from no change to the strongest."""
+    """Enhancing factors range from smallest to largest, all other operations from no change to strongest."""
     return 2 * magnitude / 9 - 1 if name in ENHANCING else magnitude / 9
 
 
@@ -86,7 +86,7 @@ SIGNED = torch.tensor([[name in GEOMETRIC for name, _, _ in pair] for pair in CI
 
 
 def auto_augment(images: Tensor, generator: torch.Generator) -> Tensor:
-    """The CIFAR-10 policy: one of 25 pairs of operations an image, each with its chance and magnitude."""
+    """The CIFAR-10 policy: one of 25 pairs of operations per image, with probabilities and magnitudes."""
     count = len(images)
     drawn = torch.randint(len(CIFAR10_POLICY), (count,), generator=generator)
     takes = torch.rand(count, 2, generator=generator) < CHANCES[drawn]
@@ -100,8 +100,8 @@ def auto_augment(images: Tensor, generator: torch.Generator) -> Tensor:
 def rand_augment(
     images: Tensor, generator: torch.Generator, num_ops: int = 2, magnitude: float = 9
 ) -> Tensor:
-    """`num_ops` operations an image, drawn with equal odds, at a magnitude of 30; one channel is only moved
-    and inverted."""
+    """`num_ops` uniformly drawn operations per image, at a magnitude out of 30; one-channel images get only
+    geometry and inversion."""
     names = NAMES[:-1] if images.shape[1] == 3 else ("identity", *GEOMETRIC, "invert")
     for _ in range(num_ops):
         choice = torch.randint(len(names), (len(images),), generator=generator)
@@ -114,7 +114,7 @@ def signs(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
 
 
 def apply(images: Tensor, names: tuple[str, ...], choice: Tensor, strengths: Tensor) -> Tensor:
-    """The chosen operation for each image, one call for all that chose the same."""
+    """Apply the chosen operation to each image, with one call per operation."""
     if images.dtype != torch.uint8 or images.dim() != 4 or images.shape[1] not in (1, 3):
         raise DataError(
             "augmentation needs (B, C, H, W) uint8 images with 1 or 3 channels, "
@@ -133,7 +133,7 @@ def apply(images: Tensor, names: tuple[str, ...], choice: Tensor, strengths: Ten
 
 
 def cutout(images: Tensor, generator: torch.Generator, size: int) -> Tensor:
-    """A black square around a uniform place in each image, cut off at the edges."""
+    """A black square at a random position in each image, clipped at the edges."""
     near = []
     for length in images.shape[-2:]:
         centre = torch.randint(length, (len(images), 1), generator=generator)
@@ -143,7 +143,7 @@ def cutout(images: Tensor, generator: torch.Generator, size: int) -> Tensor:
 
 
 def turn(images: Tensor, generator: torch.Generator, limit: float) -> Tensor:
-    """Rotated by up to `limit` degrees either way."""
+    """Rotate by a random angle of up to `limit` degrees in either direction."""
     degrees = limit * (2 * torch.rand(len(images), generator=generator) - 1)
     return ops.rotate(images, degrees.to(images.device))
 
@@ -164,7 +164,7 @@ VR: tuple[Perturbation, ...] = (
 
 
 def perturbations(kind: Literal["rand", "vr"], channels: int) -> tuple[Perturbation, ...]:
-    """Twelve draws of RandAugment, or the fixed set; one channel goes without its three solarisations."""
+    """Twelve draws of RandAugment, or the fixed set, without its solarisations for one channel."""
     if kind == "rand":
         return (rand_augment,) * 12
     return VR if channels == 3 else VR[:-3]
@@ -174,7 +174,7 @@ Box = tuple[slice, slice]  # rows and columns
 
 
 def cutmix(inputs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, float]:
-    """Each image with a box from another; the partners; and the share of the image that stays its own."""
+    """Images with a box pasted from a partner, the partners' rows, and the share of the image kept."""
     height, width = inputs.shape[-2:]
     kept = torch.rand((), generator=generator).item()  # Beta(1, 1)
     row, column = (int(torch.randint(length, (), generator=generator)) for length in (height, width))
@@ -184,20 +184,20 @@ def cutmix(inputs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, 
 
 
 def box_around(centre: int, length: int, kept: float) -> slice:
-    """One side of a box that covers 1 - kept of an image, cut off at the edges."""
+    """One side of a box that covers 1 - kept of the image, clipped at the edges."""
     side = int(length * sqrt(1 - kept))
     start = centre - side // 2
     return slice(max(start, 0), min(start + side, length))
 
 
 def paste(inputs: Tensor, partners: Tensor, box: Box) -> Tensor:
-    """A copy whose box shows the partners'."""
+    """A copy of the inputs with the box of their partners."""
     mixed = inputs.clone()
     mixed[:, :, *box] = inputs[:, :, *box].index_select(0, partners)
     return mixed
 
 
 def share_outside(box: Box, height: int, width: int) -> float:
-    """The share as it is after the cut, not as it was drawn."""
+    """The share of the image outside the clipped box."""
     rows, columns = (len(range(length)[side]) for side, length in zip(box, (height, width), strict=True))
     return 1 - rows * columns / (height * width)

@@ -1,12 +1,12 @@
-"""Recipes: published hyper-parameters by stream, method and memory size, as TOML files beside this one. No
-torch.
+"""Recipes: published hyper-parameters by stream, method and memory size, as TOML files in this folder.
 
-A file names its streams; `[train]` holds for every method on them, `[method]` for one, `[method.200]` for
-one memory size. Keys are those of a run: `train.lr`, `method.alpha`, `net.width`. `source` says where the
-values come from. A file with `recipe = "tuned"` has settings of our own, on top of the published ones.
+A file names its streams; `[train]` applies to every method on them, `[method]` to one method, `[method.200]`
+to one memory size. Keys are those of a run: `train.lr`, `method.alpha`, `net.width`. `source` says where the
+values come from. A file with `recipe = "tuned"` has our own settings, which override published ones.
 
-A protocol is a recipe for whole tables: `full` is the published one, `cpu` (files with `recipe = "cpu"`) is
-small enough for a machine without a GPU. Its `[every]` holds for all methods, on top of the published values.
+A protocol is a recipe for whole tables: `full` is the published one; `cpu` (files with `recipe = "cpu"`) is
+for machines without a GPU. Its `[every]` applies to all methods and overrides published values. This module
+does not import torch.
 """
 
 import re
@@ -29,18 +29,18 @@ class Recipe:
 
     stream: str
     method: str
-    memory_size: int | None  # the published size these values belong to; none where size does not matter
+    memory_size: int | None  # the published size of these values; none if they hold for any size
     settings: dict[str, Any] = field(default_factory=dict)
     source: str = "defaults of the method; nothing published"
     name: str = PUBLISHED
 
 
 def parse_recipe(text: str, where: str) -> dict[str, Any]:
-    """The tables of one recipe file, or a ConfigError; whether a setting exists is for the run to say."""
+    """Parse and check the tables of one recipe file; the run checks whether the settings exist."""
     try:
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{where}: not readable as TOML ({error}); mend the file") from None
+        raise ConfigError(f"{where}: not readable as TOML ({error}); correct the file") from None
     streams = table.get("streams")
     if not isinstance(streams, list) or not streams or not all(isinstance(name, str) for name in streams):
         raise _misfit(where, "streams", 'a list of names such as ["p-mnist"]', streams)
@@ -57,7 +57,7 @@ def parse_recipe(text: str, where: str) -> dict[str, Any]:
 
 
 def _check_section(section: Any, where: str, has_sizes: bool = True) -> None:
-    """Tables of settings, the source, and one level of memory sizes."""
+    """Check a method's section: tables of settings, the source, and one level of memory sizes."""
     if not isinstance(section, dict):
         raise _misfit(where, "", "a table", section)
     for key, value in section.items():
@@ -65,14 +65,14 @@ def _check_section(section: Any, where: str, has_sizes: bool = True) -> None:
             _check_text(value, key, where)
         elif not key.isdigit():
             _check_settings(value, f"{where} {key}")
-        elif has_sizes and re.fullmatch("0|[1-9][0-9]{0,8}", key):  # as `str` writes it, so that it is found
+        elif has_sizes and re.fullmatch("0|[1-9][0-9]{0,8}", key):  # as `str` writes it; looked up like that
             _check_section(value, f"{where} {key}", has_sizes=False)
         else:
-            raise _misfit(where, "a memory size", "a number such as 200 straight below the method", key)
+            raise _misfit(where, "a memory size", "a number such as 200 directly below the method", key)
 
 
 def _check_settings(settings: Any, where: str) -> None:
-    """A flat table: a setting is named by its section and its key, so there is nothing deeper."""
+    """Check a flat table of settings; a setting has a section and a key, so there are no further levels."""
     if not isinstance(settings, dict):
         raise _misfit(where, "", "a table of settings such as train.lr = 0.1", settings)
     for key, value in settings.items():
@@ -86,26 +86,26 @@ def _check_text(value: Any, key: str, where: str) -> None:
 
 
 def _misfit(where: str, key: str, rule: str, got: object) -> ConfigError:
-    # Of what is no text the type is told: tables may be too deep and numbers too long to be shown.
+    # Values other than text are shown by type only: tables may be too deep and numbers too long to print.
     shown = repr(got[:60]) if isinstance(got, str) else f"a value of type {type(got).__name__}"
-    return ConfigError(f"{where}: {f'{key} ' if key else ''}must be {rule}, got {shown}; mend the file")
+    return ConfigError(f"{where}: {f'{key} ' if key else ''}must be {rule}, got {shown}; correct the file")
 
 
 @cache
 def read_recipes(name: str = PUBLISHED) -> dict[str, dict[str, Any]]:
-    """The parsed files of each stream that hold recipes of this name."""
+    """The tables of each stream, from all files with recipes of this name."""
     tables: dict[str, dict[str, Any]] = {}
     for file in sorted(files(__package__).iterdir(), key=lambda file: file.name):
         if file.name.endswith(".toml"):
             table = parse_recipe(file.read_text(encoding="utf-8"), file.name)
             if table.pop("recipe", PUBLISHED) == name:
-                for stream in table.pop("streams"):  # a second file may add methods to streams of a first
+                for stream in table.pop("streams"):  # several files may have methods of one stream
                     tables[stream] = tables.get(stream, {}) | table
     return tables
 
 
 def find_recipe(stream: str, method: str, memory_size: int | None = None, name: str = PUBLISHED) -> Recipe:
-    """The settings of a name; for a memory size that has none, those of the nearest that has."""
+    """The recipe of a name; if it has no settings for the memory size, those of the nearest size are used."""
     table = read_recipes(name).get(stream, {})
     own, every = table.get(method), table.get("every")
     settings = {f"train.{key}": value for key, value in table.get("train", {}).items()} | flatten(every or {})
@@ -130,7 +130,7 @@ def find_recipe(stream: str, method: str, memory_size: int | None = None, name: 
 
 
 def recipe_of(protocol: str, recipe: str = PUBLISHED) -> str:
-    """The name of the recipe that a protocol stands for."""
+    """The name of the recipe that a protocol uses."""
     if protocol not in PROTOCOLS:
         raise unknown("protocol", protocol, PROTOCOLS, "")
     if protocol == CPU and recipe != PUBLISHED:
@@ -147,7 +147,7 @@ def _no_recipe(name: str, stream: str, method: str) -> ConfigError:
 
 
 def all_recipes() -> list[Recipe]:
-    """Every combination there is, for a list."""
+    """All recipes, for `ser list`."""
     found = []
     for name in (PUBLISHED, TUNED, CPU):
         for stream, table in read_recipes(name).items():
