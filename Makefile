@@ -1,5 +1,5 @@
-# make demo: the main job on embedded data. make quick: checks for every save, under 90 seconds on 2 cores.
-# make test: everything that must hold. All of them set themselves up.
+# make demo: compares four methods on embedded data. make quick: the fast tests, under 90 seconds on 2 cores.
+# make test: all checks and tests. Each target first creates the environment if needed.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 

@@ -1,7 +1,7 @@
-"""What a checkpoint costs: seconds to write and read, bytes on disk over bytes of tensors, time to go on.
+"""Cost of a checkpoint: seconds to write and read, size on disk relative to the tensors, time to resume.
 
-The state is that of SER with a full-size ResNet18, live and old, and 500 CIFAR images with logits in memory.
-Beside it stands the time of copying as many bytes to the same disk with a sync, which no writer can beat.
+The state is that of SER with a full-size ResNet18, its frozen copy, and 500 CIFAR images with logits. For
+comparison, it also times writing as many bytes to the same disk with a sync, the lower bound for any writer.
 
     python benchmarks/checkpoint.py [--folder DIR] [--rounds 7]
 """
@@ -45,7 +45,7 @@ def timed(work: object) -> float:
 
 
 def time_to_go_on(folder: Path) -> tuple[float, float]:
-    """From the start of the process to its first step, and the part of it that read data; on digits."""
+    """Seconds from the start of the process to its first step on digits, and those spent reading data."""
     words = [sys.executable, "-m", "strongreplay", "run", "split-digits", "--out", str(folder / "runs")]
     words += ["--set", "train.epochs=100000", "--checkpoint-every", "20", "--threads", "1", "--device", "cpu"]
     first = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -74,7 +74,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--folder", type=Path, default=None, help="on the disk to be measured")
+    parser.add_argument("--folder", type=Path, default=None, help="a folder on the disk to measure")
     parser.add_argument("--rounds", type=int, default=7)
     options = parser.parse_args()
     state = make_state()

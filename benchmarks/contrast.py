@@ -1,6 +1,6 @@
-"""What Co2L's two losses cost: one step's contrast and distillation, forward and backward, in milliseconds.
+"""Cost of Co2L's two losses in one step, contrast and distillation, forward and backward, in milliseconds.
 
-The three products of matrices in them are timed in turns with it all: they tell a slow hour from slow code.
+Their three matrix products are timed alternately with the whole, to tell a busy machine from slow code.
 
 python benchmarks/contrast.py [--vectors 512] [--threads 2] [--usual-memory]
 """
@@ -17,7 +17,7 @@ from strongreplay.training.devices import keep_freed_memory
 
 
 def measure(count: int, rounds: int = 100) -> tuple[list[float], list[float]]:
-    """Milliseconds of each round, and of its products alone; the first few are left out."""
+    """Milliseconds of each round, and of its matrix products only; the first rounds are not counted."""
     generator = torch.Generator().manual_seed(0)
     vectors, old = normalize(torch.randn(2, count, NUM_PROJECTED, generator=generator), dim=2)
     vectors.requires_grad_()
@@ -39,10 +39,10 @@ def measure(count: int, rounds: int = 100) -> tuple[list[float], list[float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--vectors", type=int, default=512, help="two for every image of a batch")
+    parser.add_argument("--vectors", type=int, default=512, help="number of vectors, two per image")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument(
-        "--usual-memory", action="store_true", help="freed memory goes back to the system, as it usually does"
+        "--usual-memory", action="store_true", help="return freed memory to the system, unlike in training"
     )
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

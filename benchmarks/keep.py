@@ -3,9 +3,8 @@
     python benchmarks/keep.py mnist DATA_FOLDER --seeds 3
     python benchmarks/keep.py cifar10 DATA_FOLDER --seeds 1
 
-Compares SER with a growing head, SER with a head fixed to all classes, and fine-tuning without replay,
-each through `Learner.learn` on PNG folders as a user would have them. Prints one line a run; `--out`
-writes all of them to a JSON file.
+Compares SER with a growing head, SER with a head fixed to all classes, and fine-tuning without replay, each
+by `Learner.learn` on folders of PNG files. Prints one line per run; `--out` writes all results as JSON.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""What an answer costs: one image cold and warm, and a folder of images: how many a second, in what memory.
+"""Cost of predictions: one image in a new and in a running process; a folder of images per second; memory.
 
-Images are 32 x 32 PNG files of noise and the net is the one chosen for such images, a reduced ResNet18; what
-it knows plays no part. Seconds of the clock and of the processor stand side by side: where they differ by
-more than a little, the machine was busy and the clock tells about that.
+Images are 32 x 32 PNG files of noise, and the net is the default for this size, a reduced ResNet18; its
+training does not matter. Both wall-clock and processor seconds are printed: if they differ much, the machine
+was busy and the wall-clock time is not reliable.
 
     python benchmarks/predict.py [--images 10000] [--rounds 5] [--threads 1]
 """
@@ -46,7 +46,7 @@ def make_model(folder: Path) -> Path:
 
 
 def run(state: Path, path: Path, threads: int) -> tuple[float, float, float]:
-    """Seconds of the clock and of the processor, and the peak in MiB, of a process of its own."""
+    """Wall-clock seconds, processor seconds and peak memory in MiB of a new process."""
     words = [sys.executable, "-m", "strongreplay", "predict", str(state), str(path)]
     words += ["--device", "cpu", "--threads", str(threads)]
     start = time.perf_counter()
@@ -59,7 +59,7 @@ def run(state: Path, path: Path, threads: int) -> tuple[float, float, float]:
 
 
 def warm(state: Path, file: Path, threads: int, rounds: int = 50) -> float:
-    """Milliseconds from a file's path to its label, in a process that has done it before."""
+    """Milliseconds from a file's path to its label, in a running process."""
     _, model = load_model(Store(state), None, choose_device("cpu", threads))
     times = []
     for _ in range(rounds):

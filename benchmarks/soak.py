@@ -1,8 +1,8 @@
-"""Kill a run again and again, ever more often, and see that nothing is lost.
+"""Kill a run again and again, more and more often, and check that nothing is lost.
 
-A whole run comes first, undisturbed. Then the same run is started, killed with SIGKILL after a random time
-and started again, until it ends; its record must equal the undisturbed one's to the bit. That is repeated
-with shorter and shorter times between kills until the minutes are over.
+First, one run is left undisturbed. Then the same run is started, killed with SIGKILL after a random time and
+started again, until it ends; its record must be bit-identical to the undisturbed one. This repeats with ever
+shorter times between kills until the given minutes are over.
 
     python benchmarks/soak.py --data DIR [--stream p-mnist] [--method ser] [--minutes 30] [--json FILE]
 """
@@ -33,7 +33,7 @@ class Report:
     runs_finished: int = 0
     runs_equal: int = 0
     damaged: int = 0  # checkpoints under their right name that did not verify
-    peaks_mib: list[float] = field(default_factory=list)  # of each process that was killed or ended
+    peaks_mib: list[float] = field(default_factory=list)  # peak memory of each process
 
 
 def command(options: argparse.Namespace, out: Path) -> list[str]:

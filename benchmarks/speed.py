@@ -1,8 +1,8 @@
-"""What a step costs beyond its mathematics: time as a ratio to a bare PyTorch loop in the same run; memory.
+"""Overhead of a training step: its time relative to a bare PyTorch loop, and its memory.
 
-The bare loop does only the same forwards, backwards and SGD step, on tensors made ready beforehand; ours also
-gathers the batch, views it, draws from memory, views what was drawn, and stores. Both take turns in short
-blocks, so that a noisy machine slows them alike; the figure is the median over blocks of the ratio.
+The bare loop does only the same forward passes, backward passes and SGD steps, on prepared tensors; ours also
+gathers and augments the batch, draws from memory, augments the replayed images, and stores samples. Both
+alternate in short blocks, so that a busy machine slows both; the result is the median ratio over blocks.
 
     python benchmarks/speed.py [--net mlp|resnet64|resnet20|memory ...] [--threads 1 2] [--json FILE]
 """
@@ -33,12 +33,12 @@ from strongreplay.runs.machine import processor_name
 from strongreplay.training.engine import train_task
 from strongreplay.training.resources import peak_bytes, reset_peak
 
-Ready = list[dict[float, tuple[Tensor, Tensor]]]  # a few steps' worth: data of a real loop is new every step
+Ready = list[dict[float, tuple[Tensor, Tensor]]]  # data of several steps: a real loop has new data each step
 
 
 @dataclass(frozen=True)
 class Case:
-    """A net, the images it sees, how many steps make a block, and how long the tasks before were."""
+    """A net, its input shape, the steps of a block, and the steps of the tasks before."""
 
     net: str
     width: int
@@ -46,7 +46,7 @@ class Case:
     batch_size: int
     block: int
     rounds: int
-    past: int  # steps of a finished task; the less a reservoir has seen, the more it writes
+    past: int  # steps of a finished task; a reservoir that has seen fewer samples writes more
 
 
 CASES = {
@@ -58,12 +58,12 @@ CASES = {
 
 @dataclass(frozen=True)
 class Bare:
-    """The passes of one step: each backward with the rows of its forwards, and forwards without gradient."""
+    """The passes of a step: rows of the forward passes of each backward pass, and passes without gradient."""
 
     backwards: tuple[tuple[float, ...], ...]  # rows as multiples of the batch size
     free: tuple[float, ...] = ()
-    num_steps: int = 1  # of the optimiser
-    distances: int = 0  # mean squared distances between logits that are part of the loss
+    num_steps: int = 1  # optimiser steps
+    distances: int = 0  # number of mean squared distances between logits in the loss
 
 
 ANCHORS = 10 * 4 / 128  # HAL: ten classes, four finished tasks, as a multiple of the MLP's batch
@@ -89,7 +89,7 @@ BARE = {
 
 
 def bare_block(passes: Bare, net: nn.Module, old: nn.Module, ready: Ready, steps: int) -> None:
-    """Only forwards, cross-entropies, backwards and optimiser steps, on tensors that lie ready."""
+    """Only forward passes, cross-entropies, backward passes and optimiser steps, on prepared tensors."""
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
     targets = torch.zeros(2 * max(len(labels) for _, labels in ready[0].values()), 10)
     for step in range(steps):
@@ -145,16 +145,16 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def step_ratio(name: str, case: Case) -> dict[str, float]:
-    """Ours over bare, in turns; the method has a full memory and four finished tasks behind it."""
+    """Time of our step divided by the bare one; the method has a full memory and four finished tasks."""
     view, plain = views(case)
     method = make_method(name, case, view, plain)
     for index in range(4):
         learn(method, make_task(case, case.past, index), case, view)
     task = method.begin_task(make_task(case, case.block, 4))
-    # What happens once a task is not part of a step.
+    # What happens once per task is not part of a step.
     method.begin_task = lambda task: task  # type: ignore[method-assign]
     method.end_task = lambda task: None  # type: ignore[method-assign]
-    net = deepcopy(method.net)  # with what the method has put around the plain one
+    net = deepcopy(method.net)  # includes the layers that the method has added
     old = deepcopy(net).eval().requires_grad_(False)
     passes = BARE[name]
     counts = {rows for forwards in (*passes.backwards, passes.free) for rows in forwards}
@@ -185,22 +185,22 @@ class Row(NamedTuple):
 
 
 def memory_costs() -> Iterator[dict[str, Any]]:
-    """Adding and drawing 128 MNIST images, at three capacities, filled and well past its first filling."""
+    """Time of adding and of drawing 128 MNIST images, for three capacities, with a full memory."""
     images = torch.randint(0, 256, (128, 1, 28, 28), dtype=torch.uint8)
-    arriving = Row(images, torch.zeros(128, dtype=torch.int64), torch.zeros(128, 10))
+    rows = Row(images, torch.zeros(128, dtype=torch.int64), torch.zeros(128, 10))
     for capacity in (200, 5_000, 50_000):
         memory = Memory(Row, capacity, torch.Generator())
         while memory.num_seen < 2 * capacity:
-            memory.add(arriving)
+            memory.add(rows)
         add, sample = [], []
         for _ in range(300):
-            add.append(seconds(partial(memory.add, arriving)))
+            add.append(seconds(partial(memory.add, rows)))
             sample.append(seconds(partial(memory.sample, 128)))
         yield {"capacity": capacity, "add_ms": 1000 * median(add), "sample_ms": 1000 * median(sample)}
 
 
 def peak_of_a_step(name: str, case: Case) -> dict[str, float]:
-    """Peak resident memory while a method trains, and what its memory holds."""
+    """Peak resident memory of training, and the size of the method's memory."""
     view, plain = views(case)
     method = make_method(name, case, view, plain)
     task = make_task(case, 2)

@@ -1,7 +1,7 @@
-"""What Rainbow Memory's uncertainty costs: its time over that of one plain forward pass over the same images.
+"""Cost of Rainbow Memory's uncertainty, relative to one plain forward pass over the same images.
 
-Each of its twelve perturbed copies is a forward of its own, so 12 is the least; the rest is perturbing and
-viewing. Time is the processor's, so what else runs counts little; the figure is the median over rounds.
+It needs a forward pass for each of twelve perturbed copies, so 12 is the minimum; the rest is perturbation
+and normalisation. It measures processor time, so other load matters little; the result is the median.
 
     python benchmarks/uncertainty.py [--images 1000] [--rounds 3] [--threads 1] [--perturbations rand|vr]
 """
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--width", type=int, default=20, help="of the ResNet18")
+    parser.add_argument("--width", type=int, default=20, help="width of the ResNet18")
     parser.add_argument("--perturbations", choices=["rand", "vr"], default="rand")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

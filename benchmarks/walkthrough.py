@@ -1,10 +1,10 @@
-"""Runs the commands of docs/keep.md on real images and puts their true output below them.
+"""Runs the commands of docs/keep.md on real images and writes their output below them.
 
     python benchmarks/walkthrough.py docs/keep.md DATA_FOLDER
 
-Every line that begins with `$ ` in a console block is run in a shell, in a folder with the images the page
-speaks of, made of Fashion-MNIST. Pictures that commands write into `pictures/` are copied to a folder beside
-the page.
+Every line that begins with `$ ` in a console block is run in a shell, in a folder with the images that the
+page mentions, taken from Fashion-MNIST. Pictures that commands write to `pictures/` are copied to a folder
+next to the page.
 """
 
 import argparse
@@ -27,14 +27,14 @@ BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
 
 
 def write(split: Split, folder: Path, counts: dict[str, int], first: int = 0, dark: bool = False) -> None:
-    """So many images of each class, from the `first` of the class on."""
+    """Write `counts` images of each class, starting at number `first` of the class."""
     for name, count in counts.items():
         rows = (split.labels == NAMES.index(name)).nonzero().flatten()[first : first + count]
         place = folder / name
         place.mkdir(parents=True, exist_ok=True)
         for row in rows.tolist():
             pixels = split.inputs[row, 0]
-            if dark:  # another camera: less light, and everything the other way round
+            if dark:  # another camera: darker and mirrored images
                 pixels = (pixels.flip(-1).float() * 0.4).to(torch.uint8)
             Image.fromarray(pixels.numpy()).save(place / f"{row:05d}.png")
 
@@ -44,7 +44,7 @@ def make_months(data: Path, folder: Path) -> None:
     write(train, folder / "january", dict.fromkeys(("trouser", "dress", "sneaker", "bag"), 300))
     write(train, folder / "february", dict.fromkeys(("coat", "sandal"), 300))
     write(train, folder / "march-wrong", {"boot": 300})
-    # What went wrong in March: dresses were filed as coats.
+    # The mistake in March: dresses are in the folder of coats.
     write(train, folder / "march-wrong" / "tmp", {"dress": 200}, first=300)
     shutil.move(folder / "march-wrong" / "tmp" / "dress", folder / "march-wrong" / "coat")
     (folder / "march-wrong" / "tmp").rmdir()
@@ -56,7 +56,7 @@ def make_months(data: Path, folder: Path) -> None:
 
 
 def run_block(block: str, folder: Path) -> str:
-    """The block's commands, each with what it prints."""
+    """The block's commands, each followed by its output."""
     lines = []
     for line in block.splitlines():
         if not line.startswith("$ "):
