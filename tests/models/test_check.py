@@ -53,6 +53,10 @@ FORGED: dict[str, Callable[[dict[str, Any]], None]] = {
     "chunk a text": about(chunk="x"),
     "changes a list of numbers": about(changes=[1, 2]),
     "changes with other names": about(changes=[{"label": "a"}]),
+    "fresh of texts": about(fresh=[["a", "b", "c"]]),
+    "samples of texts": about(
+        chunk={"fingerprint": "x", "samples": [["a", "b"]], "learnt": 1, "held_out": 1}
+    ),
     "notes a number": about(notes=3),
     "seconds a text": about(seconds="long"),
     "max_drop a text": about(max_drop="x"),
@@ -97,6 +101,26 @@ def test_every_command_says_what_is_wrong(name: str, model: Path, tmp_path: Path
     assert grown < 500_000  # kB
     assert ser("rollback", state, "v1").code == 0  # another version is still good
     assert ser("status", state).code == 0
+
+
+def test_absurd_lines_of_the_history_are_named_and_left_out(model: Path, tmp_path: Path) -> None:
+    state = tmp_path / "model"
+    shutil.copytree(model, state)
+    store = Store(state)
+    good = store.acts.lines.read_bytes()
+    absurd: list[dict[str, Any]] = [
+        {},
+        {"when": 7, "act": "learn", "version": "v1"},
+        {"when": "now", "act": ["learn"], "version": "v1"},
+        {"when": "now", "act": "learn", "version": {"a": 1}},
+        {"when": "now", "act": "learn", "version": "../v1"},
+    ]
+    lines = [signed(line) for line in absurd]
+    store.acts.lines.write_bytes(b"\n".join(lines) + b"\n" + good)
+    for words in (["history", state], ["status", state], ["memory", state, "list"]):
+        assert ser(*words).code == 0
+    said = ser("history", state)
+    assert said.err.count("not about an act") == len(absurd)
 
 
 def test_a_model_that_was_not_forged_passes(model: Path, tmp_path: Path) -> None:

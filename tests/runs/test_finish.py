@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from strongreplay.errors import RunError
 from strongreplay.runs.config import RunConfig, resolve
 from strongreplay.runs.grid import RunOptions, attempt, make_run
-from strongreplay.runs.run import run, state_folder
+from strongreplay.runs.run import Interrupted, run, state_folder
 from strongreplay.storage.checkpoints import checkpoints
 from strongreplay.storage.records import read_record, record_path
 from strongreplay.storage.state import read_newest, write_checkpoint
@@ -83,6 +84,40 @@ ABSURD: dict[str, Any] = {
     "method": [[], {"net": 1}],
     "generators": [{}, {"order": 1}],
 }
+
+
+PROGRESS: dict[str, Any] = {
+    "epoch": [-1, "two"],
+    "step": [-3, None],
+    "order": [torch.ones(3), "x", torch.zeros(5056, dtype=torch.int64)],
+    "names": [[["a", "b"]] * 9, "x", [[1]]],
+    "values": [torch.empty(0), 7],
+    "history": [[1], {"a": 1}],
+}
+
+
+def test_progress_with_absurd_content_is_refused_when_it_is_loaded(config: RunConfig, tmp_path: Path) -> None:
+    class Impatient(Listener):
+        steps = 0
+
+        def on_step(self, position: Any, terms: Any) -> None:
+            self.steps += 1
+
+        def wants_stop(self) -> bool:
+            return self.steps == 3
+
+    with pytest.raises(Interrupted):
+        run(config, out=tmp_path, listeners=[Impatient()])
+    place = state_folder(tmp_path, config)
+    found = read_newest(place)
+    assert found is not None
+    assert found.tree["progress"]["step"] == 3
+    about = {name: value for name, value in found.manifest.items() if name not in ("files", "sum")}
+    for key, values in PROGRESS.items():
+        for value in values:
+            write_checkpoint(place, found.tree | {"progress": found.tree["progress"] | {key: value}}, about)
+            with pytest.raises(RunError, match=r"does not fit \(.*; remove .*seed-0.state"):
+                run(config, out=tmp_path, resume=True)
 
 
 @pytest.mark.parametrize("key", ABSURD)

@@ -2,9 +2,9 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Annotated, Any, ParamSpec, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
 
 from strongreplay.errors import ConfigError, DataError, SerError
 from strongreplay.models.budget import Budget
@@ -26,7 +26,7 @@ class Checked(BaseModel):
 
 class ChunkAbout(Checked):
     fingerprint: str
-    samples: list[list[Any]]
+    samples: list[Annotated[tuple[str | int, int], Strict(False)]]
     learnt: int = Count
     held_out: int = Count
 
@@ -49,7 +49,7 @@ class About(Checked):
     new_labels: list[str | int]
     chunk: ChunkAbout
     changes: list[ChangeAbout]
-    fresh: list[list[Any]]
+    fresh: list[Annotated[tuple[str | int, int, int], Strict(False)]]  # label, right answers, samples
     max_drop: float | None
     notes: list[str]
     seconds: float

@@ -22,6 +22,17 @@ def silent(text: str) -> None:
     """Ignore what is told."""
 
 
+def checked_line(data: bytes, where: str) -> Line:
+    """A line that says when which act was done and which version was in use after it."""
+    line = checked(data, where)
+    version = line.get("version")
+    if not (isinstance(line.get("when"), str) and isinstance(line.get("act"), str)) or not (
+        version is None or is_name(version)
+    ):
+        raise DataError(f"{where}: not about an act; {REMEDY}")
+    return line
+
+
 class History:
     """The acts on the model in a folder."""
 
@@ -34,7 +45,7 @@ class History:
         found = []
         for number, line in enumerate(lines, 1):
             try:
-                found.append(checked(line, f"{self.lines}, line {number}"))
+                found.append(checked_line(line, f"{self.lines}, line {number}"))
             except DataError as error:
                 tell(str(error))
         if torn:  # by a kill, or by a full disk

@@ -29,6 +29,7 @@ from strongreplay.training.engine import (
 from strongreplay.training.events import Listener, Listeners, Outcome, RunInfo
 from strongreplay.training.optimizers import carry_over, make_optimizer, with_gradients
 from strongreplay.training.settings import TrainConfig
+from strongreplay.training.state_check import check_progress
 
 CHECKED = 64  # samples whose answers must be finite after each task
 UNFIT = (KeyError, TypeError, ValueError, AttributeError, RuntimeError)  # of a state that is another method's
@@ -250,6 +251,7 @@ class Trainer:
         self.steps_done = steps_done
         kept = state["optimizer"]
         if state["progress"] is not None:
+            check_progress(state["progress"])
             self.progress, self.loaded = TaskProgress.of_state(state["progress"], self.device), state
         if kept is not None and (self.progress is None or self.progress.phase != MAIN):
             # The net may have grown since: what came later has no momentum yet.

@@ -1,0 +1,32 @@
+"""Checks of how far a task is, as a checkpoint says, before training goes on from there."""
+
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class ProgressState(BaseModel):
+    """What `TaskProgress.state` gives; tensors are checked below."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    phase: str = ""
+    epoch: int = Field(ge=0)
+    step: int = Field(ge=0)
+    order: Any
+    generator: Any = None
+    names: list[list[str]]
+    values: Any
+    history: list[dict[str, float]]
+    first_step: int | None = None
+
+
+def check_progress(state: dict[str, Any]) -> None:
+    """A ValueError, TypeError or RuntimeError says what cannot be the progress of a task."""
+    progress = ProgressState.model_validate(state)
+    for draws in (progress.order, progress.generator):
+        if draws is not None:
+            torch.Generator().set_state(draws)
+    if len(progress.values) != sum(map(len, progress.names)):
+        raise ValueError(f"progress: {len(progress.values)} values of {sum(map(len, progress.names))} terms")
