@@ -12,8 +12,7 @@ from test_records import make_record
 
 from strongreplay.errors import RunError
 from strongreplay.runs.finish import leave_record
-from strongreplay.storage import files
-from strongreplay.storage.checkpoints import checkpoints
+from strongreplay.storage.checkpoints import checkpoints, remove_checkpoints
 from strongreplay.storage.lock import locked
 from strongreplay.storage.records import read_record, record_path
 from strongreplay.storage.state import read_checkpoint, read_newest, write_checkpoint
@@ -45,7 +44,7 @@ def write_next_checkpoint(out: Path) -> None:
 def finish(out: Path) -> None:
     """As a run ends: its record is written, then its state is removed."""
     leave_record(RECORD, out, lambda: keep(out, 2))
-    files.remove_quietly(place_of(out).with_suffix(".state"))
+    remove_checkpoints(place_of(out).with_suffix(".state"))
 
 
 def check_checkpoints(out: Path, done: bool) -> None:

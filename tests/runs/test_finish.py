@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from strongreplay.errors import RunError
-from strongreplay.runs.config import RunConfig, resolve
+from strongreplay.runs.config import RunConfig, config_of, resolve
 from strongreplay.runs.grid import RunOptions, attempt, make_run
 from strongreplay.runs.run import Interrupted, run, state_folder
 from strongreplay.storage.checkpoints import checkpoints
@@ -32,6 +32,7 @@ def test_the_state_is_kept_and_the_same_command_goes_on(config: RunConfig, tmp_p
         make_run(config, options)
     assert len(checkpoints(state_folder(tmp_path, config))) == 1
     path.rmdir()
+    (state_folder(tmp_path, config) / "state-old").mkdir()  # a user's own copy
     steps = list[Any]()
 
     class Counting(Listener):
@@ -41,7 +42,10 @@ def test_the_state_is_kept_and_the_same_command_goes_on(config: RunConfig, tmp_p
     make_run(config, options, [Counting()])
     assert steps == []  # nothing is learnt again
     assert read_record(path).results == run(config).results
-    assert not state_folder(tmp_path, config).exists()
+    assert [one.name for one in state_folder(tmp_path, config).iterdir()] == ["state-old"]
+    other = config_of(config.to_dict() | {"seed": 1}, config.source)
+    make_run(other, options)
+    assert not state_folder(tmp_path, other).exists()
 
 
 def test_a_full_disk_leaves_the_record_elsewhere(

@@ -25,6 +25,7 @@ from strongreplay.runs.config import RunConfig, config_of
 from strongreplay.runs.estimate import num_steps
 from strongreplay.runs.run import Interrupted, StoppedRun, name_of, run, state_folder
 from strongreplay.storage import files
+from strongreplay.storage.checkpoints import remove_checkpoints
 from strongreplay.storage.records import RunRecord, read_record, record_path
 from strongreplay.training.events import Listener, Position, RunInfo, Scores
 
@@ -129,7 +130,7 @@ def make_run(config: RunConfig, options: RunOptions, listeners: Iterable[Listene
             kept = f"nothing, {file} cannot be written ({second.strerror or second})"
         raise StoppedRun(f"stopped at {error}. Kept so far: {kept}", error.record) from None
     if not options.keep_state:
-        files.remove_quietly(state_folder(options.out, config))
+        remove_checkpoints(state_folder(options.out, config))
     return record
 
 

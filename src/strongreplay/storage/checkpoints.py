@@ -4,6 +4,7 @@ A checkpoint is a folder `state-NUMBER` of three files: the tensors (safetensors
 (JSON), and a manifest with the size and SHA-256 of both and a sum of its own. Other names are left alone.
 """
 
+import contextlib
 import os
 import re
 from pathlib import Path
@@ -41,6 +42,15 @@ def checkpoints(folder: Path) -> list[Path]:
 def next_path(folder: Path) -> Path:
     """Above all that are there, damaged ones too: nothing is ever written over."""
     return path_of(folder, 1 + max((number_of(path) or 0 for path in checkpoints(folder)), default=0))
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Remove all checkpoints of a folder, and the folder itself unless a user has put something into it."""
+    with contextlib.suppress(OSError):
+        files.clear_leftovers(folder)
+        for path in checkpoints(folder):
+            files.discard(path)
+        folder.rmdir()
 
 
 def folders_with_state(folder: Path) -> list[Path]:
