@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from strongreplay.errors import printable
 from strongreplay.protocol import Terms
 from strongreplay.training.events import Listener, Position, RunInfo
 
@@ -41,11 +42,6 @@ class StopRequest:
         self.asked = number
         for each in self.before:
             signal.signal(each, signal.SIG_DFL)
-
-
-def printable(text: str) -> str:
-    """What a terminal could take for a command, or cannot show, is written as its code."""
-    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
 class ProgressBar(Listener):

@@ -10,6 +10,7 @@ import typer
 
 from strongreplay.cli.commands import KEEP, Command
 from strongreplay.cli.learn_report import print_outcome
+from strongreplay.cli.options import AsJson, Device, Settings, ShowAll, Threads, choose_device
 from strongreplay.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -71,10 +72,7 @@ def learn_command(
     epochs: Annotated[int | None, typer.Option(help="Passes over the data.", show_default="20")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.", show_default="0.03")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Samples a step.", show_default="32")] = None,
-    pairs: Annotated[
-        list[str],
-        typer.Option("--set", "-s", metavar="KEY=VALUE", help="Another setting, such as train.momentum=0.9."),
-    ] = [],  # noqa: B006 - typer reads it, nobody writes it
+    pairs: Settings = [],  # noqa: B006 - typer reads it, nobody writes it
     max_drop: Annotated[
         float | None,
         typer.Option(
@@ -90,13 +88,11 @@ def learn_command(
     again: Annotated[bool, typer.Option("--again", help="Learn what was learnt last once more.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Forget an update that was stopped.")] = False,
     keep: Annotated[int, typer.Option(min=1, help="Versions kept.")] = 10,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps ...")] = "auto",
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads.", show_default="PyTorch's choice")
-    ] = None,
+    device: Device = "auto",
+    threads: Threads = None,
     seed: Annotated[int | None, typer.Option(help="Of everything drawn.", show_default="0")] = None,
-    show_all: Annotated[bool, typer.Option("--all", help="Show every class, not only the first 20.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    everything: ShowAll = False,
+    as_json: AsJson = False,
 ) -> None:
     """Learn new data, and put the result in use unless an old class got worse.
 
@@ -120,20 +116,15 @@ def learn_command(
     # What is not given is not set: a later update keeps what the model was made with.
     settings = {key: value for key, value in given.items() if value is not None}
     check_paths(state, data, guard)
-    if max_drop is not None and not max_drop >= 0:  # so written, nan is refused, too
+    if max_drop is not None and not max_drop >= 0:  # also true of nan
         raise ConfigError(f"--max-drop must be points >= 0, got {max_drop:g}; try --max-drop 5")
-
-    import torch
 
     from strongreplay.models.learn import MAX_DROP, LearnRequest
     from strongreplay.models.store import Store
-    from strongreplay.training.devices import find_device
     from strongreplay.training.settings import parse_settings
 
     settings |= parse_settings(pairs)
-    if threads:
-        torch.set_num_threads(threads)
-    place, limit = find_device(device), MAX_DROP if max_drop is None else max_drop
+    place, limit = choose_device(device, threads), MAX_DROP if max_drop is None else max_drop
     if data is None:
         check_alone(accept, settings)
         version: Version | None = accept_candidate(Store(state), keep)
@@ -142,7 +133,7 @@ def learn_command(
         order = LearnRequest(data, guard, settings, side, channels, limit, accept, again, restart, keep)
         outcome = learn(state, order, place)
         version, notes = outcome.version, outcome.report.notes if outcome.report else None
-    print_outcome(Store(state), version, notes, limit, show_all, as_json)
+    print_outcome(Store(state), version, notes, limit, everything, as_json)
     if version is None:
         raise typer.Exit(REFUSED)
 
@@ -166,7 +157,7 @@ def check_alone(accept: bool, settings: dict[str, Any]) -> None:
 
 
 def class_names(text: str, data: Path | None) -> list[str | int]:
-    """What is written with commas; as numbers where the labels of the data are numbers."""
+    """The names between the commas; as numbers where the labels of the data are numbers."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     if data is not None and data.suffix.lower() == ".npz" and all(map(is_number, names)):
         import numpy as np
@@ -174,7 +165,10 @@ def class_names(text: str, data: Path | None) -> list[str | int]:
         from strongreplay.data.archives import BROKEN
         from strongreplay.data.user_data import LABEL_NAMES
 
-        with contextlib.suppress(*BROKEN), np.load(data, allow_pickle=False) as arrays:  # else told later
+        with (
+            contextlib.suppress(*BROKEN),
+            np.load(data, allow_pickle=False) as arrays,
+        ):  # reading the data reports it
             if any(arrays[name].dtype.kind in "iuf" for name in arrays.files if name.lower() in LABEL_NAMES):
                 return [int(name) for name in names]
     return list(names)
@@ -185,7 +179,7 @@ def is_number(text: str) -> bool:
 
 
 def learn(state: Path, order: "LearnRequest", device: Any) -> "LearnOutcome":
-    """With a bar; a stop says how to go on."""
+    """Learn with a progress bar; after a stop, say how to go on."""
     from strongreplay.models import learn as update
     from strongreplay.progress import ProgressBar, StopRequest
     from strongreplay.training.trainer import Interrupted

@@ -158,7 +158,7 @@ def report_command(
         renew_tables(found.records)
         return
     cells = judge_all(items(), found.records)
-    print_table(verdict_table([cell for cell in cells if every or cell.records or cell.cpu]))
+    print_table(make_verdict_table([cell for cell in cells if every or cell.records or cell.cpu]))
     summary = ", ".join(f"{number} {verdict}" for verdict, number in counts(cells).items())
     print_line(f"{len(cells)} cells: {summary}")
     print_line(protocols.summary(found.records))
@@ -302,7 +302,7 @@ def run_cells(
         return standing_of(own, job.config, session.out)
 
     progress, ended = make_runs([], absent, problems, session, jobs, threads, standing)
-    print_table(verdict_table(judged(chosen, session.out)))
+    print_table(make_verdict_table(judged(chosen, session.out)))
     if progress.stop.asked is not None:
         stopped = sum(job.ended is not None and job.ended[0] == "stopped" for job in ended)
         print_line(f"stopped; {stopped} runs kept their state. Go on with the same command.", err=True)
@@ -323,7 +323,7 @@ def standing_of(chosen: list[PaperCell], config: "RunConfig", out: Path) -> tupl
     return " / ".join(row[2] for row in rows), " / ".join(row[1] for row in rows)
 
 
-def verdict_table(cells: "list[Cell]") -> Table:
+def make_verdict_table(cells: "list[Cell]") -> Table:
     from strongreplay.report.reproduction import COLUMNS, texts
 
     title = "published: mean ± deviation (runs); ours: mean ± 95 % interval (seeds); in per cent"

@@ -6,22 +6,17 @@ from typing import Annotated
 import typer
 
 from strongreplay.cli.commands import STUDY, Command
-from strongreplay.cli.options import choose_data_folder
+from strongreplay.cli.options import CheckpointEvery, DataFolder, choose_data_folder
 from strongreplay.cli.run import run_to_the_end
 from strongreplay.errors import ConfigError
 
 
 def resume_command(
     folder: Annotated[Path, typer.Argument(help="A folder with stopped runs, or one run's .state folder.")],
-    data: Annotated[
-        Path | None,
-        typer.Option(help="Data folder.", show_default="$STRONGREPLAY_DATA, else the cache folder"),
-    ] = None,
+    data: DataFolder = None,
     device: Annotated[str | None, typer.Option(help="Another device.", show_default="the same")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.", show_default="as many")] = None,
-    checkpoint_every: Annotated[
-        str | None, typer.Option(metavar="5m|90s|STEPS", help="Keep the state this often.")
-    ] = None,
+    checkpoint_every: CheckpointEvery = None,
 ) -> None:
     """Go on with every stopped run in a folder, to the bit as if it had never stopped."""
     from strongreplay.runs.config import config_of

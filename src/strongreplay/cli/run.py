@@ -6,7 +6,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strongreplay.cli.commands import STUDY, Command
-from strongreplay.cli.options import Jobs, ProtocolName, choose_data_folder, parse_seeds
+from strongreplay.cli.options import (
+    CheckpointEvery,
+    DataFolder,
+    Device,
+    Jobs,
+    ProtocolName,
+    RunsFolder,
+    Seeds,
+    Settings,
+    Threads,
+    choose_data_folder,
+    parse_seeds,
+)
 from strongreplay.errors import ConfigError
 from strongreplay.runs.recipes import recipe_of
 
@@ -29,35 +41,18 @@ def run_command(
         typer.Option(help="Net, or mine.py:function; see: ser list nets", show_default="the stream's"),
     ] = None,
     memory: Annotated[int | None, typer.Option(help="Samples kept by methods that have a memory.")] = None,
-    seeds: Annotated[str, typer.Option(help="How many seeds (5: 0 to 4), or which ones (3,7 or 4,).")] = "1",
-    settings: Annotated[
-        list[str],
-        typer.Option("--set", "-s", metavar="KEY=VALUE", help="Override a setting, such as train.epochs=5."),
-    ] = [],  # noqa: B006
+    seeds: Seeds = "1",
+    settings: Settings = [],  # noqa: B006
     recipe: Annotated[
         str, typer.Option(help="published, or tuned where there is one; see: ser list recipes")
     ] = "published",
     protocol: ProtocolName = "full",
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for records and the picture.")] = Path(
-        "runs"
-    ),
-    data: Annotated[
-        Path | None,
-        typer.Option(help="Data folder.", show_default="$STRONGREPLAY_DATA, else the cache folder"),
-    ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps ...")] = "auto",
+    out: RunsFolder = Path("runs"),
+    data: DataFolder = None,
+    device: Device = "auto",
     jobs: Jobs = 1,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads of a run.", show_default="PyTorch's choice")
-    ] = None,
-    checkpoint_every: Annotated[
-        str | None,
-        typer.Option(
-            metavar="5m|90s|STEPS",
-            help="Keep the state this often.",
-            show_default="every 5m in runs of more than 10 minutes",
-        ),
-    ] = None,
+    threads: Threads = None,
+    checkpoint_every: CheckpointEvery = None,
     keep_state: Annotated[
         bool,
         typer.Option("--keep-state", help="Keep the last state of a finished run: weights and all."),
