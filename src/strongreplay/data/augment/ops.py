@@ -79,7 +79,7 @@ def autocontrast(images: Tensor) -> Tensor:
 
 
 def equalise(images: Tensor) -> Tensor:
-    """Equalise each channel's histogram; a channel with nearly a single value does not change."""
+    """Equalise each channel's histogram; one with fewer than 255 pixels below its maximum does not change."""
     values = images.flatten(2).long()  # (B, C, P)
     ones = torch.ones(1, dtype=torch.int32, device=images.device).expand_as(values)
     counts = torch.zeros(*values.shape[:2], 256, dtype=torch.int32, device=images.device)
