@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from strongreplay.learner import Learner
     from strongreplay.memory import Memory
     from strongreplay.methods import METHODS, Method, MethodConfig, build_method
-    from strongreplay.methods.base import descend
+    from strongreplay.methods.base import Phase, descend
     from strongreplay.methods.der import DER
     from strongreplay.methods.derpp import DERPP
     from strongreplay.methods.er import ER
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from strongreplay.runs.config import RunConfig, resolve
     from strongreplay.storage.records import RunRecord, read_record, write_record
     from strongreplay.training.engine import evaluate, train_task
+    from strongreplay.training.events import Listener
 
 _HOMES = {
     "runs.config": ("RunConfig", "resolve"),
@@ -42,11 +43,12 @@ _HOMES = {
         "split_by_class",
     ),
     "training.engine": ("evaluate", "train_task"),
+    "training.events": ("Listener",),
     "errors": ("ConfigError", "DataError", "RunError", "SerError"),
     "learner": ("Learner",),
     "memory": ("Memory",),
     "methods": ("METHODS", "Method", "MethodConfig", "build_method"),
-    "methods.base": ("descend",),
+    "methods.base": ("Phase", "descend"),
     "methods.der": ("DER",), "methods.derpp": ("DERPP",), "methods.er": ("ER",), "methods.ser": ("SER",),
     "methods.sgd": ("SGD",),
     "nets": ("NETS", "Classifier", "build_net"),
@@ -55,12 +57,11 @@ _HOMES = {
 }  # fmt: skip
 
 __all__ = [
-    "DER", "DERPP", "ER", "METHODS", "NETS", "SER", "SGD", "STREAMS",
-    "Batch", "Classifier", "ConfigError", "DataError", "Learner", "Memory", "Method", "MethodConfig",
-    "Problem", "RunConfig", "RunError", "RunRecord", "SerError", "Split", "Stream", "Task", "Terms",
-    "build_method", "build_net", "build_stream", "derive_generator", "descend", "evaluate",
-    "permutation_maps", "read_record", "remap_pixels", "resolve", "rotation_maps", "split_by_class",
-    "train_task", "write_record",
+    "DER", "DERPP", "ER", "METHODS", "NETS", "SER", "SGD", "STREAMS", "Batch", "Classifier", "ConfigError",
+    "DataError", "Learner", "Listener", "Memory", "Method", "MethodConfig", "Phase", "Problem", "RunConfig",
+    "RunError", "RunRecord", "SerError", "Split", "Stream", "Task", "Terms", "build_method", "build_net",
+    "build_stream", "derive_generator", "descend", "evaluate", "permutation_maps", "read_record",
+    "remap_pixels", "resolve", "rotation_maps", "split_by_class", "train_task", "write_record",
 ]  # fmt: skip
 
 

@@ -168,6 +168,21 @@ def test_a_refused_update_changes_nothing_and_can_be_accepted_later(
     assert "no refused update waits there" in nothing.err
 
 
+def test_an_update_that_diverges_is_refused_and_the_model_in_use_stays(
+    ser: Ser, photos: Path, made: Path, tmp_path: Path
+) -> None:
+    before = {path: path.read_bytes() for path in made.rglob("*") if path.is_file()}
+    said = ser("learn", made, "--data", photos / "june", "--lr", "1e38", "--device", "cpu")
+    assert said.code == 1
+    assert "lower train.lr" in said.err
+    assert "Traceback" not in said.err
+    assert not (made / WORK).exists()
+    assert {path: path.read_bytes() for path in before} == before
+    assert Store(made).current == "v1"
+    assert ser("learn", tmp_path / "new", "--data", photos / "june", "--lr", "1e38", *QUICK).code == 1
+    assert not (tmp_path / "new" / "current").exists()
+
+
 def test_the_limit_decides_and_a_guard_is_judged_anew(ser: Ser, photos: Path, forgetful: Path) -> None:
     words = ["learn", forgetful, "--data", photos / "june", "--threads", "1"]
     assert ser(*words).code == 3

@@ -15,6 +15,7 @@ from strongreplay.methods.base import descend
 from strongreplay.methods.ser import SER
 from strongreplay.methods.sgd import SGD
 from strongreplay.protocol import Batch, Split, Terms
+from strongreplay.training import engine
 from strongreplay.training.engine import NonFiniteError, evaluate, train_task
 from strongreplay.training.events import Listener, Position
 from strongreplay.training.rates import stepped
@@ -210,3 +211,25 @@ def test_a_step_makes_no_host_sync(stream: Stream) -> None:
         batch = first_batch(stream, 1)
         with no_reads():
             method.observe(batch, optimizer)
+
+
+def test_data_that_are_too_large_for_the_device_move_batch_by_batch(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal to the bit; a device of another kind shows that no more than a batch ever moves."""
+    results = []
+    for limit in (1 << 30, 0):
+        monkeypatch.setattr(engine, "RESIDENT_BYTES", limit)
+        method = SER(make_net(), make_problem(stream))
+        optimizer = torch.optim.SGD(method.net.parameters(), lr=0.1)
+        for task in stream:
+            train_task(
+                method, task, stream.test_view, optimizer, epochs=2, batch_size=16, generator=generator()
+            )
+        results.append(weights(method.net))
+    assert torch.equal(*results)
+    split = stream[0].train
+    assert engine.place(split, torch.device("meta")) is split
+    monkeypatch.setattr(engine, "RESIDENT_BYTES", 1 << 30)
+    assert engine.place(split, torch.device("meta")).inputs.device.type == "meta"
+    assert engine.move(split.inputs[:3], torch.device("meta")).shape[0] == 3

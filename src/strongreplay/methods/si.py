@@ -84,4 +84,4 @@ def is_plain(optimizer: Optimizer) -> bool:
     if type(optimizer) is not torch.optim.SGD or len(optimizer.param_groups) > 1:
         return False
     group = optimizer.param_groups[0]
-    return not (group["momentum"] or group["weight_decay"] or group["maximize"])
+    return not any(group.get(key) for key in ("momentum", "weight_decay", "maximize", "clip_norm"))

@@ -123,6 +123,8 @@ def continue_from(trainer: "StreamTrainer", folder: Path) -> None:
 class StreamTrainer(Trainer):
     """A stream on its way through a method. Built from a config, and loaded with a state to go on."""
 
+    kind = "run"
+
     def __init__(
         self,
         config: RunConfig,

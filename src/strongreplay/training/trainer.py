@@ -42,6 +42,8 @@ class Interrupted(RunError):
 class Trainer:
     """Trains a method task by task."""
 
+    kind = "update"  # what messages call it
+
     def __init__(
         self,
         method: Method,
@@ -270,7 +272,7 @@ class Trainer:
             self.load(found.tree, found.manifest["step"])
         except UNFIT as error:
             reason = str(error).splitlines()[0]
-            raise RunError(f"{found.path}: does not fit ({reason}); {remedy}") from None
+            raise RunError(f"{found.path}: does not fit this {self.kind} ({reason}); {remedy}") from None
         if self.checkpoints:
             self.checkpoints.start_from(self.steps_done, found.path)
         self.listener.on_message(message)
