@@ -107,7 +107,7 @@ class StoredUpdate:
         judged_by = guard.fingerprint if guard else None
         if waiting := self.waiting(judged_by):
             return waiting
-        self.listener.on_message(f"read {self.chunk_told()}")
+        self.listener.on_message(f"read {self.describe_chunk()}")
         began = time.perf_counter()
         if order.restart:
             files.remove_quietly(self.work)
@@ -135,7 +135,7 @@ class StoredUpdate:
         files.remove_quietly(self.work)
         return LearnOutcome(version, report, seconds)
 
-    def chunk_told(self) -> str:
+    def describe_chunk(self) -> str:
         labels, known = list(dict.fromkeys(self.chunk.labels)), set(self.model.labels)
         new = [str(label) for label in labels if label not in known]
         more = ", ..." if len(new) > 5 else ""
