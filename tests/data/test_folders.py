@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageFile
 
-from strongreplay.data import folders
-from strongreplay.data.folders import FILE_LIMIT, Images, read_images
+from strongreplay.data import folders, images
+from strongreplay.data.folders import Images, read_images
+from strongreplay.data.images import FILE_LIMIT
 from strongreplay.errors import ConfigError, DataError
 
 NOISE = np.random.default_rng(0).integers(0, 256, (6, 8, 4), np.uint8)  # 8 wide, 6 high
@@ -275,9 +276,9 @@ def test_a_header_is_judged_before_any_image_is_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     def fail(*_: object) -> None:
-        raise AssertionError("decoded")
+        pytest.fail("decoded")
 
-    monkeypatch.setattr(folders, "decode", fail)
+    monkeypatch.setattr(images, "decode", fail)
     monkeypatch.setattr(ImageFile.ImageFile, "load", fail)
     write(tmp_path, {"a/good.png": pack(GREY), "b/bad.png": BAD_IMAGES[name][0]})
     with pytest.raises(DataError, match=r"67,108,864|is damaged"):

@@ -146,7 +146,7 @@ FIRST = f"{TREE}/train/{WNIDS[0]}/images/{WNIDS[0]}_0.JPEG"
 BAD_FILES = [
     (FIRST, jpeg((1, 2, 3), 32), r"has \(32, 32\) pixels, expected \(64, 64\)"),
     (FIRST, FILES[FIRST][:300], r"is damaged \("),
-    (FIRST, b"\x89PNG\r\n\x1a\n" + bytes(99), r"is damaged \(UnidentifiedImageError: "),
+    (FIRST, b"\x89PNG\r\n\x1a\n" + bytes(99), r"is not an image, expected JPEG"),
     (FIRST, bytes((1 << 20) + 1), r"has (more than )?1,048,57[67] bytes"),
     (FIRST, None, r"is missing"),
     (f"{TREE}/wnids.txt", b"n01000000\nn01000000\nn02000000\n", r"is not 3 different ids like n01443537"),
@@ -187,7 +187,7 @@ def test_a_huge_header_is_refused_before_decoding(tmp_path: Path) -> None:
     content[place + 5 : place + 9] = b"\xff\xff\xff\xff"
     write_tree(tmp_path, FILES | {FIRST: bytes(content)})
     with pytest.raises(
-        DataError, match=r"_0.JPEG\) is damaged \(ValueError: Image size \(4294836225 pixels\)"
+        DataError, match=r"_0.JPEG\) needs too much memory, expected at most 67,108,864 pixels"
     ):
         datasets.load("tinyimagenet", tmp_path)
 
@@ -262,7 +262,7 @@ def test_check_reads_every_byte(tmp_path: Path) -> None:
     datasets.load("tinyimagenet", tmp_path)  # only the check looks this closely
     cache, tree = datasets.check("tinyimagenet", tmp_path)
     assert "(its train.npy) has sha256" in cache.note
-    assert "UnidentifiedImageError" in tree.note
+    assert "is not an image" in tree.note
     assert not cache.is_right
     assert not tree.is_right
 

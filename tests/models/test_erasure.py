@@ -14,7 +14,7 @@ from kept_models import CPU, NAMES, some_digits, stop_in_the_middle, teach, writ
 from kept_models import make_model as make
 from PIL import Image
 
-from strongreplay.data import images as codec
+from strongreplay.data import codec
 from strongreplay.data.user_data import digests
 from strongreplay.errors import ConfigError, DataError, RunError
 from strongreplay.learner import Learner

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from strongreplay.data.images import Codec
+from strongreplay.data.codec import Codec
 from strongreplay.data.user_data import Chunk
 from strongreplay.models.samples import Origin, SampleIndex, origins_of
 

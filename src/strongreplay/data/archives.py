@@ -123,6 +123,16 @@ def reading(path: Path, culprit: Path | None = None) -> Iterator[None]:
         raise fault(f"is damaged ({type(error).__name__}: {error})") from error
 
 
+@contextmanager
+def telling(path: Path, remedy: str) -> Iterator[None]:
+    """Whatever goes wrong while reading a file becomes one DataError that says what to do."""
+    try:
+        with reading(path):
+            yield
+    except Damaged as error:
+        raise DataError(f"{error}; {remedy}") from error
+
+
 def exists(path: Path) -> bool:
     with reading(path):
         return path.exists()

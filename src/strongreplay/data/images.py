@@ -1,58 +1,167 @@
-"""Images as PNG or JPEG bytes and back: how a memory keeps more of them in the same room."""
+"""The one image decoder: files and pictures of any kind become upright uint8 pixels.
 
-import io
-from collections.abc import Sequence
-from typing import Literal
+Nothing in a file is trusted: its header is judged before its pixels are decoded, and whatever a decoder
+raises means that this one file is bad.
+"""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from math import isqrt
+from pathlib import Path
+from statistics import median_low
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from strongreplay.errors import DataError
+from strongreplay.data.archives import Bytes, Damaged, OnProgress, telling
+from strongreplay.errors import ConfigError, DataError
 
-Codec = Literal["raw", "png", "jpeg"]
-QUALITY = 90  # of JPEG
-
-
-def encode(images: Tensor, codec: Codec) -> list[bytes]:
-    """Each (C, H, W) uint8 image of a batch as the bytes of a file."""
+if TYPE_CHECKING:
     from PIL import Image
 
-    files = []
-    for pixels in images.cpu().numpy():
-        file = io.BytesIO()
-        image = Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0))
-        image.save(file, codec, **({"quality": QUALITY} if codec == "jpeg" else {"optimize": True}))
-        files.append(file.getvalue())
-    return files
+ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
+GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N")  # Pillow's modes of one colour
+PIXEL_LIMIT = 1 << 26  # an image; 8192 x 8192
+SIDE_LIMIT = 1 << 16  # pixels; what a decoder makes room for may grow with one side alone
+FILE_LIMIT = 8 * PIXEL_LIMIT  # bytes; four channels of 16 bits without any compression
+PROGRESS_STEP = 250  # images between two reports
+ORIENTATION = 0x0112  # the EXIF tag
+TURNS = {  # its values to the names of what makes the image upright
+    2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE", 6: "ROTATE_270",
+    7: "TRANSVERSE", 8: "ROTATE_90",
+}  # fmt: skip
+REPLACE = "replace the file or take it out"
 
 
-def decode(files: Sequence[bytes], shape: tuple[int, ...]) -> Tensor:
-    """The inverse of `encode`, up to what JPEG loses; every image must have the shape."""
-    from PIL import Image
+class BadImage(Exception):
+    """An image that cannot be decoded; the text says why, the one who knows its name adds it."""
 
-    images = np.empty((len(files), *shape), np.uint8)
-    for number, data in enumerate(files):
+
+class Header(NamedTuple):
+    """What is known of an image before its pixels are."""
+
+    is_grey: bool
+    shorter_side: int
+
+
+def read_image(path: Path, side: int, channels: int) -> Bytes:
+    """One image file, wherever it lies, as decode gives it."""
+    with warnings.catch_warnings(), telling(path, REPLACE):
+        warnings.simplefilter("ignore")
+        if path.exists() and not path.is_file():  # a pipe would be waited for without end
+            raise Damaged(path, "is no regular file")
+        with opened(path) as image:
+            return decode(image, side, channels)
+
+
+def read_header(path: Path) -> Header:
+    with opened(path) as image:
+        return header_of(image)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator["Image.Image"]:
+    """The image of a file; whatever goes wrong inside is a DataError that names it."""
+    with telling(path, REPLACE):
+        if (size := path.stat().st_size) > FILE_LIMIT:
+            raise Damaged(path, f"has {size:,} bytes, expected at most {FILE_LIMIT:,}")
         try:
-            with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
-                if (image.height, image.width) != shape[1:] or len(image.getbands()) != shape[0]:
-                    raise DataError(f"stored image {number}: {image.size} {image.mode}, expected {shape}")
-                pixels = np.asarray(image)
-        except (OSError, SyntaxError, ValueError) as error:
-            raise DataError(
-                f"stored image {number} is damaged ({error}); roll back to a version before"
-            ) from None
-        images[number] = pixels[None] if shape[0] == 1 else pixels.transpose(2, 0, 1)
-    return torch.from_numpy(images)
+            # From an open file and not by name: Pillow would map that, and die if it shrinks meanwhile.
+            with path.open("rb") as file, open_image(file) as image:
+                yield image
+        except BadImage as error:
+            raise Damaged(path, str(error)) from error
 
 
-def join(files: Sequence[bytes]) -> tuple[Tensor, Tensor]:
-    """All bytes in one tensor, and the length of each file."""
-    joined = torch.frombuffer(bytearray(b"".join(files)) or bytearray(1), dtype=torch.uint8)
-    return joined, torch.tensor([len(data) for data in files], dtype=torch.int64)
+@contextmanager
+def open_image(file: IO[bytes], formats: Sequence[str] = FORMATS) -> Iterator["Image.Image"]:
+    """An image with a header that is fit to be decoded.
+
+    Whatever Pillow raises, here or while the image is decoded, becomes a BadImage: its decoders raise almost
+    anything when they meet damaged bytes, and one bad file must never end the work on the others.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(file, formats=list(formats)) as image:
+            width, height = image.size
+            if not 0 < width * height <= PIXEL_LIMIT or max(image.size) > SIDE_LIMIT:
+                limits = f"1 to {PIXEL_LIMIT:,}, at most {SIDE_LIMIT:,} a side"
+                raise BadImage(f"has {width} x {height} pixels, expected {limits}")
+            yield image
+    except (BadImage, DataError):
+        raise
+    except UnidentifiedImageError as error:
+        raise BadImage("is not an image, expected JPEG, PNG, WebP or BMP") from error
+    except (Image.DecompressionBombError, MemoryError) as error:
+        raise BadImage(f"needs too much memory, expected at most {PIXEL_LIMIT:,} pixels") from error
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno:
+            raise  # of the system: the bytes may well be right
+        raise BadImage(f"is damaged ({type(error).__name__}: {error})") from error
 
 
-def part(joined: Tensor, lengths: Tensor) -> list[bytes]:
-    """The inverse of `join`."""
-    data, ends = joined.numpy().tobytes(), lengths.cumsum(0).tolist()
-    return [data[end - length : end] for end, length in zip(ends, lengths.tolist(), strict=True)]
+def decode(image: "Image.Image", side: int | None, channels: int) -> Bytes:
+    """Upright pixels (C, H, W) of eight bits, alpha over black; with a side, the middle square at it."""
+    from PIL import Image
+
+    image.load()  # first, so that no damage to the pixels passes for damage to the EXIF data
+    turn = None
+    with suppress(Exception):  # cameras write broken EXIF data; such an image is taken as it lies
+        turn = TURNS.get(image.getexif().get(ORIENTATION, 1))
+    if image.mode.startswith("I"):  # 16 bits; Pillow would clip them, and keeps the upper half of colours
+        image = Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
+    if image.has_transparency_data:
+        shown = image.convert("RGBA")
+        image = Image.new("RGB", shown.size)
+        image.paste(shown, mask=shown)
+    image = image.convert("L" if channels == 1 else "RGB")
+    if turn:
+        image = image.transpose(Image.Transpose[turn])
+    if side:
+        # Cropped by the same step that resizes: a long strip scaled as a whole could fill the memory.
+        (width, height), edge = image.size, min(image.size)
+        left, top = (width - edge) / 2, (height - edge) / 2
+        box = (left, top, left + edge, top + edge)
+        image = image.resize((side, side), Image.Resampling.BILINEAR, box)
+    pixels = np.asarray(image)
+    return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+
+
+def header_of(image: "Image.Image") -> Header:
+    return Header(image.mode in GREY, min(image.size))  # EXIF may turn it, which leaves both as they are
+
+
+def choose_side(headers: Sequence[Header], largest: int) -> int:
+    """The middle one of the shorter sides, so that one odd image decides nothing, up to the largest."""
+    return min(median_low(header.shorter_side for header in headers), largest)
+
+
+def choose_channels(headers: Sequence[Header]) -> int:
+    return 1 if all(header.is_grey for header in headers) else 3
+
+
+def check_settings(side: int | None, channels: int | None) -> None:
+    largest = isqrt(PIXEL_LIMIT)
+    if side is not None and not 1 <= side <= largest:
+        raise ConfigError(f"side must be 1 to {largest} pixels, got {side}; give another or none")
+    if channels not in (None, 1, 3):
+        raise ConfigError(
+            f"channels must be 1 (grey) or 3 (colour), got {channels}; give one of them or none"
+        )
+
+
+def allocate(source: object, shape: tuple[int, ...]) -> Bytes:
+    """Room for images, or a DataError that names the source and what it needs."""
+    try:
+        return np.empty(shape, np.uint8)
+    except (MemoryError, ValueError) as error:
+        need = f"{shape[0]:,} images of {' x '.join(map(str, shape[1:]))} bytes do not fit into memory"
+        raise DataError(f"{source}: {need}; give a smaller side or fewer images") from error
+
+
+def report(progress: OnProgress | None, done: int, total: int) -> None:
+    if progress and (done % PROGRESS_STEP == 0 or done == total):
+        progress("reading images", done, total)

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from strongreplay.data.archives import Bytes, Damaged, Finding, OnProgress, digest, exists, reading
+from strongreplay.data.images import BadImage, open_image
 from strongreplay.errors import DataError, RunError
 from strongreplay.protocol import Split
 from strongreplay.storage import files
@@ -91,19 +92,14 @@ class Source:
 
     def read_image(self, name: str) -> Bytes:
         """A decoded image (3, 64, 64); another size is an error, found in the header before decoding."""
-        from PIL import Image
-
         content = self.read(name)
-        with reading(Path(name), self.path):
-            try:
-                with Image.open(BytesIO(content), formats=("JPEG",)) as image:
-                    if image.size != (SIDE, SIDE):
-                        raise Damaged(
-                            self.path, f"(its {name}) has {image.size} pixels, expected {(SIDE, SIDE)}"
-                        )
-                    return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
-            except Image.DecompressionBombError as error:
-                raise ValueError(str(error)) from error
+        try:
+            with open_image(BytesIO(content), ("JPEG",)) as image:
+                if image.size != (SIDE, SIDE):
+                    raise BadImage(f"has {image.size} pixels, expected {(SIDE, SIDE)}")
+                return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
+        except BadImage as error:
+            raise Damaged(self.path, f"(its {name}) {error}") from error
 
 
 def list_images(source: Source, counts: Counts) -> Listing:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from strongreplay.data import images as codec
+from strongreplay.data import codec
 from strongreplay.data.user_data import Label, digests
 from strongreplay.errors import ConfigError, RunError
 from strongreplay.models.check import refuses_misfits

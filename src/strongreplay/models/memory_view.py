@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from strongreplay.data import images as codec
+from strongreplay.data import codec
 from strongreplay.data.user_data import Label, digests
 from strongreplay.errors import DataError
 from strongreplay.models.check import refuses_misfits

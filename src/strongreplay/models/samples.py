@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from strongreplay.data import images as codec
+from strongreplay.data import codec
 from strongreplay.data.user_data import Chunk, Label
 
 NUM_PROBED = 200  # images that are encoded to learn how many bytes one takes

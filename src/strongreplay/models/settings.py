@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
-from strongreplay.data.images import Codec
+from strongreplay.data.codec import Codec
 from strongreplay.data.user_data import Label
 from strongreplay.errors import ConfigError
 from strongreplay.methods import METHODS, MethodConfig, method_row

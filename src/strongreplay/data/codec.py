@@ -1,0 +1,55 @@
+"""Images as PNG or JPEG bytes and back: how a memory keeps more of them in the same room."""
+
+import io
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from strongreplay.data.images import BadImage, open_image
+from strongreplay.errors import DataError
+
+Codec = Literal["raw", "png", "jpeg"]
+QUALITY = 90  # of JPEG
+
+
+def encode(images: Tensor, codec: Codec) -> list[bytes]:
+    """Each (C, H, W) uint8 image of a batch as the bytes of a file."""
+    from PIL import Image
+
+    files = []
+    for pixels in images.cpu().numpy():
+        file = io.BytesIO()
+        image = Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0))
+        image.save(file, codec, **({"quality": QUALITY} if codec == "jpeg" else {"optimize": True}))
+        files.append(file.getvalue())
+    return files
+
+
+def decode(files: Sequence[bytes], shape: tuple[int, ...]) -> Tensor:
+    """The inverse of `encode`, up to what JPEG loses; every image must have the shape."""
+    images = np.empty((len(files), *shape), np.uint8)
+    for number, data in enumerate(files):
+        try:
+            with open_image(io.BytesIO(data), ("PNG", "JPEG")) as image:
+                if (image.height, image.width) != shape[1:] or len(image.getbands()) != shape[0]:
+                    raise DataError(f"stored image {number}: {image.size} {image.mode}, expected {shape}")
+                pixels = np.asarray(image)
+        except BadImage as error:
+            raise DataError(f"stored image {number} {error}; roll back to a version before") from None
+        images[number] = pixels[None] if shape[0] == 1 else pixels.transpose(2, 0, 1)
+    return torch.from_numpy(images)
+
+
+def join(files: Sequence[bytes]) -> tuple[Tensor, Tensor]:
+    """All bytes in one tensor, and the length of each file."""
+    joined = torch.frombuffer(bytearray(b"".join(files)) or bytearray(1), dtype=torch.uint8)
+    return joined, torch.tensor([len(data) for data in files], dtype=torch.int64)
+
+
+def part(joined: Tensor, lengths: Tensor) -> list[bytes]:
+    """The inverse of `join`."""
+    data, ends = joined.numpy().tobytes(), lengths.cumsum(0).tolist()
+    return [data[end - length : end] for end, length in zip(ends, lengths.tolist(), strict=True)]

@@ -1,0 +1,88 @@
+"""How a published dataset is read into two splits of uint8 images.
+
+CIFAR is read from its binary archives, because reading the others would run code from the file.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from strongreplay.data import tinyimagenet
+from strongreplay.data.archives import Archive, Bytes, Contents, OnProgress, read_archive
+from strongreplay.data.formats import Parts, Shape
+from strongreplay.protocol import Split
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """One published dataset: what it is, where it comes from and how it is read."""
+
+    name: str
+    description: str
+    shape: Shape
+    num_classes: int
+    num_train: int
+    num_test: int
+    archives: tuple[Archive, ...]
+    read: Callable[["Dataset", Path, OnProgress | None], tuple[Split, Split]]
+    parse: Callable[[Contents, Shape, int], Parts] | None = None  # for datasets read by read_members
+    is_balanced: bool = True  # every class has the same number of images
+
+
+def parse_contents(dataset: Dataset, contents: Contents) -> Parts:
+    assert dataset.parse is not None
+    return dataset.parse(contents, dataset.shape, dataset.num_classes)
+
+
+def read_members(dataset: Dataset, folder: Path, progress: OnProgress | None) -> tuple[Split, Split]:
+    """Put together what the members of all archives hold."""
+    lengths = {"train": dataset.num_train, "test": dataset.num_test}
+    columns: tuple[dict[str, Bytes], dict[str, Bytes]] = ({}, {})
+    filled: Counter[tuple[str, str]] = Counter()
+    for archive in dataset.archives:
+        for contents in read_archive(archive, folder):
+            split, holds = contents.member.split, contents.member.holds
+            for column, part in zip(columns, parse_contents(dataset, contents), strict=True):
+                if part is not None:
+                    column[split] = _place(column.get(split), part, filled[split, holds], lengths[split])
+            filled[split, holds] += contents.member.num_images
+    train, test = (
+        Split(
+            torch.from_numpy(columns[0][split].reshape(-1, *dataset.shape)),
+            torch.from_numpy(columns[1][split].astype(np.int64)),
+        )
+        for split in lengths
+    )
+    return train, test
+
+
+def _place(whole: Bytes | None, part: Bytes, start: int, length: int) -> Bytes:
+    """The column of a split with one more part in it; a part that is all of it is not copied."""
+    if len(part) == length:
+        return np.ascontiguousarray(part)
+    whole = np.empty((length, *part.shape[1:]), np.uint8) if whole is None else whole
+    whole[start : start + len(part)] = part
+    return whole
+
+
+def counts_of(dataset: Dataset) -> tinyimagenet.Counts:
+    return tinyimagenet.Counts(dataset.num_classes, dataset.num_train, dataset.num_test)
+
+
+def read_tinyimagenet(dataset: Dataset, folder: Path, progress: OnProgress | None) -> tuple[Split, Split]:
+    return tinyimagenet.read(folder, counts_of(dataset), progress)
+
+
+def read_digits(dataset: Dataset, folder: Path, progress: OnProgress | None) -> tuple[Split, Split]:
+    """Every fifth image is for the test; sixteen levels of grey are spread over a byte."""
+    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+
+    pixels, classes = load_digits(return_X_y=True)
+    images = torch.from_numpy(np.rint(pixels * (255 / 16)).astype(np.uint8).reshape(-1, *dataset.shape))
+    labels = torch.from_numpy(classes.astype(np.int64))
+    is_test = torch.arange(len(labels)) % 5 == 0
+    return Split(images[~is_test], labels[~is_test]), Split(images[is_test], labels[is_test])

@@ -1,0 +1,64 @@
+"""Image files without labels, as `ser predict` takes them: found in folders, read a batch at a time."""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from strongreplay.data import images
+from strongreplay.data.archives import telling
+from strongreplay.data.convert import expect_kind, make_fit
+from strongreplay.errors import ConfigError, DataError
+
+
+def find_images(paths: Iterable[Path]) -> list[Path]:
+    """Files as given; a folder gives its images at any depth, by name, without the hidden ones."""
+    found: list[Path] = []
+    for path in map(Path, paths):
+        found += _walk(path) if os.path.isdir(path) else [path]
+    return found
+
+
+def stream_images(
+    paths: Sequence[Path], shape: tuple[int, ...], batch_size: int = 256
+) -> Iterator[tuple[list[Path], Tensor, list[tuple[Path, str]]]]:
+    """The files that were read, their images, and for each that was not the reason; a batch at a time."""
+    fit = make_fit(shape, None, None)
+    expect_kind("image files", "images", fit)
+    if batch_size < 1:
+        raise ConfigError(f"batch_size must be at least 1, got {batch_size}; give another")
+    return (_read_batch(paths[at : at + batch_size], shape) for at in range(0, len(paths), batch_size))
+
+
+def _read_batch(
+    paths: Sequence[Path], shape: tuple[int, ...]
+) -> tuple[list[Path], Tensor, list[tuple[Path, str]]]:
+    read: list[Path] = []
+    faults: list[tuple[Path, str]] = []
+    pixels = images.allocate("image files", (len(paths), *shape))
+    for path in paths:
+        try:
+            pixels[len(read)] = images.read_image(path, shape[1], shape[0])
+            read.append(path)
+        except DataError as error:
+            faults.append((path, str(error).encode(errors="backslashreplace").decode()))
+    return read, torch.from_numpy(pixels)[: len(read)], faults
+
+
+def _walk(folder: Path) -> list[Path]:
+    found: list[Path] = []
+
+    def fail(error: OSError) -> None:
+        with telling(Path(error.filename), images.REPLACE):
+            raise error  # else a folder that cannot be read would pass for an empty one
+
+    for place, inner, names in os.walk(folder, onerror=fail):
+        inner[:] = [name for name in inner if not name.startswith(".")]
+        shown = (Path(place, name) for name in names if not name.startswith("."))
+        found += [path for path in shown if path.suffix.lower() in images.ENDINGS]
+    if not found:
+        endings = ", ".join(images.ENDINGS)
+        raise DataError(f"{folder} must hold images, got none with the ending {endings}; give another folder")
+    return sorted(found)

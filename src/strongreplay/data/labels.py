@@ -1,0 +1,49 @@
+"""Labels: text or whole numbers, one for each sample, that can be shown and written anywhere."""
+
+from typing import Any
+from unicodedata import category
+
+from torch.utils.data import Subset
+
+from strongreplay.errors import DataError
+
+Label = str | int
+
+
+def read_label(value: Any, where: str) -> Label:
+    if getattr(value, "shape", None) == ():
+        value = value.item()
+    if isinstance(value, str):
+        return check_name(str(value), where)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    raise DataError(
+        f"{where}: a label must be text or a whole number, got {value!r:.80}; give every sample such a label"
+    )
+
+
+def name_labels(labels: tuple[Label, ...], data: Any) -> tuple[Label, ...]:
+    """Numbers as the names that a dataset has for its classes, if it has them."""
+    while isinstance(data, Subset):  # which keeps the labels of what it is a part of
+        data = data.dataset
+    classes = getattr(data, "classes", None)
+    if not isinstance(classes, list | tuple) or not all(isinstance(name, str) for name in classes):
+        return labels
+    if not all(isinstance(label, int) for label in labels):
+        return labels
+    numbers = [int(label) for label in labels]
+    if odd := [number for number in numbers if not 0 <= number < len(classes)]:
+        raise DataError(
+            f"data: labels must be 0 to {len(classes) - 1}, as many as data.classes has names, got {odd[0]}; "
+            "mend the labels or take the names away"
+        )
+    return tuple(check_name(classes[number], "data.classes") for number in numbers)
+
+
+def check_name(name: str, where: object) -> str:
+    """A name that can be shown and written anywhere."""
+    if not name.strip() or any(category(sign) in ("Cc", "Cs") for sign in name):
+        raise DataError(f"{where}: names must be text without control characters, got {name!a}; rename it")
+    return name
