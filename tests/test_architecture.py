@@ -21,7 +21,7 @@ ALLOWED: dict[str, set[str]] = {
     "extensions": {"errors"},
     "sampling": set(),
     "memory": BASE | {"sampling"},
-    "data": BASE | {"storage"},
+    "data": BASE | {"extensions", "storage"},
     "nets": BASE | {"extensions"},
     "storage": {"errors", "metrics", ""},
     "methods": BASE | {"data", "extensions", "memory", "nets", "sampling"},

@@ -82,7 +82,8 @@ def test_a_description_matches_what_is_built() -> None:
         for name in ("split-digits", "permuted-digits"):
             if options.step and name == "permuted-digits":
                 with pytest.raises(
-                    ConfigError, match=r"data\.first and data\.step can be set for Class-IL streams alone"
+                    ConfigError,
+                    match=r"data\.first and data\.step can be set for streams that are divided by class",
                 ):
                     describe_stream(name, options)
                 continue

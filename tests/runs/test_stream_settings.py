@@ -98,5 +98,5 @@ def test_contradictions_are_told_before_anything_is_read(pairs: list[str], messa
 
 
 def test_class_order_means_nothing_in_domain_il() -> None:
-    with pytest.raises(ConfigError, match=r"data\.order can be set for Class-IL streams alone"):
+    with pytest.raises(ConfigError, match=r"data\.order can be set for streams that are divided by class"):
         resolve("permuted-digits", "er", 50, 0, settings("data.order=shuffled"))

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from strongreplay.cli.bars import Bar
 from strongreplay.cli.commands import STUDY, Command
 from strongreplay.cli.options import (
     CheckpointEvery,
@@ -40,6 +41,9 @@ def run_command(
         str | None,
         typer.Option(help="Net, or mine.py:function; see: ser list nets", show_default="the stream's"),
     ] = None,
+    tasks: Annotated[
+        int | None, typer.Option(min=1, help="Divide into so many tasks; the same as --set data.num_tasks=N.")
+    ] = None,
     memory: Annotated[int | None, typer.Option(help="Samples kept by methods that have a memory.")] = None,
     seeds: Seeds = "1",
     settings: Settings = [],  # noqa: B006
@@ -67,7 +71,7 @@ def run_command(
         raise ConfigError("--method must name at least one method; see: ser list methods")
     numbers = parse_seeds(seeds)
 
-    from strongreplay.runs.config import parse_settings
+    from strongreplay.runs.config import parse_settings, prepare_stream
     from strongreplay.runs.grid import RunOptions
     from strongreplay.runs.run import CheckpointInterval, find_device
 
@@ -75,6 +79,9 @@ def run_command(
         CheckpointInterval.parse(checkpoint_every)
     place = str(find_device(device))
     chosen = parse_settings(settings) | ({"net.name": net} if net else {})
+    chosen = ({"data.num_tasks": str(tasks)} if tasks else {}) | chosen
+    with Bar() as bar:
+        prepare_stream(stream, chosen, bar)
     configs = plan(stream, names, memory, numbers, chosen, recipe_of(protocol, recipe))
     options = RunOptions(out, choose_data_folder(data), place, checkpoint_every, keep_state)
     run_to_the_end(configs, options, jobs, threads)

@@ -20,10 +20,11 @@ RESIDENT_LIMIT = 1 << 28  # bytes read through a mapping before its pages are gi
 class MappedFile:
     """An .npy file as a tensor whose pages the system reads when they are touched."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, add_channel: bool = False) -> None:
         # Copy on write: PyTorch wants a writable array, and nothing that is written reaches the file.
         self.array = np.lib.format.open_memmap(path, mode="c")
-        self.tensor = torch.from_numpy(self.array)
+        tensor = torch.from_numpy(self.array)
+        self.tensor = tensor.unsqueeze(1) if add_channel else tensor
         self.num_read = 0
 
     def gather(self, rows: Tensor) -> Tensor:
@@ -73,9 +74,9 @@ class MappedRows(torch.Tensor):
         return func(*args, **kwargs)
 
 
-def map_file(path: Path) -> MappedRows:
-    """All rows of an .npy file."""
-    file = MappedFile(path)
+def map_file(path: Path, add_channel: bool = False) -> MappedRows:
+    """All rows of an .npy file; grey images (N, H, W) get a channel."""
+    file = MappedFile(path, add_channel)
     return MappedRows(file, torch.arange(len(file.tensor)))
 
 

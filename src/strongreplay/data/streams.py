@@ -6,13 +6,15 @@ A name is a row's, `folder:PHOTOS`, `csv:FILE`, `npz:FILE` or `npy:FOLDER` for a
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
 
 from strongreplay.data import datasets
+from strongreplay.data.custom_streams import call, is_custom, load_function
 from strongreplay.data.mixing import mix
+from strongreplay.data.own_data import data_hash, is_own, open_own
 from strongreplay.data.tasks import (
     ClassOrder,
     Scenario,
@@ -35,8 +37,9 @@ from strongreplay.data.transforms import (
     rotation_map,
     rotation_maps,
 )
-from strongreplay.data.views import crop_flip, normalise, scale
+from strongreplay.data.views import crop_flip, moments, normalise, scale, standardise
 from strongreplay.errors import ConfigError, unknown
+from strongreplay.extensions import installed
 from strongreplay.protocol import Split, View, derive_generator
 
 __all__ = ["STREAMS", "Stream", "StreamInfo", "StreamOptions", "StreamRow", "accumulate", "build_stream"]
@@ -51,6 +54,7 @@ __all__ += [
 ]
 __all__ += ["rotation_maps", "split_by_class", "split_by_sizes"]
 
+MOMENT_SAMPLES = 20_000  # of larger data, every so many samples are enough for mean and deviation
 SCENARIO_LABELS = {"class-il": "Class-IL and Task-IL", "domain-il": "Domain-IL"}
 TaskMaker = Callable[[Split, Split, int, int, torch.Generator], Stream]
 
@@ -125,18 +129,21 @@ STREAMS: dict[str, StreamRow] = {
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """What is known of a stream before its data are read."""
+    """What is known of a stream before it is learnt."""
 
     scenario: Scenario
     input_shape: tuple[int, ...]
     num_classes: int
     num_train: tuple[int, ...]  # training samples of each task, about
-    net: str
+    net: str | None = None  # the published one
+    hash: str | None = None  # of a user's own data, or of the code that makes the stream
 
 
 def describe_stream(name: str, options: StreamOptions = DEFAULT) -> StreamInfo:
     """The stream as `build_stream` will make it, or a ConfigError where the options do not fit it."""
-    row = stream_row(name)
+    if name not in STREAMS:
+        return _describe_built(name, options, _identity(name, options))
+    row = STREAMS[name]
     dataset = datasets.DATASETS[row.dataset]
     num_tasks = options.num_tasks or row.num_tasks
     if row.scenario == "domain-il":
@@ -153,10 +160,21 @@ def describe_stream(name: str, options: StreamOptions = DEFAULT) -> StreamInfo:
     return StreamInfo(row.scenario, dataset.shape, dataset.num_classes, num_train, row.net)
 
 
-def stream_row(name: str) -> StreamRow:
-    if name not in STREAMS:
-        raise unknown("stream", name, STREAMS, "See: ser list streams")
-    return STREAMS[name]
+def _identity(name: str, options: StreamOptions) -> str:
+    """The hash of a user's own data or code."""
+    if is_own(name):
+        return data_hash(name, datasets.default_folder(), options.side)
+    if not is_custom(name):
+        raise unknown("stream", name, {**STREAMS, **installed("stream")}, "See: ser list streams")
+    return str(load_function(name).source_hash)
+
+
+@lru_cache(64)
+def _describe_built(name: str, options: StreamOptions, identity: str) -> StreamInfo:
+    """Of a stream that has to be built to be known; once for the same data and code."""
+    stream = build_stream(name, 0, options=options)
+    sizes = tuple(len(stream.make(index, "train")) for index in range(len(stream)))
+    return StreamInfo(stream.scenario, stream.input_shape, stream.num_classes, sizes, hash=identity)
 
 
 def build_stream(
@@ -170,7 +188,14 @@ def build_stream(
 
     Published data are read from `folder` (default: the cache folder).
     """
-    stream = _from_row(stream_row(name), seed, folder or datasets.default_folder(), progress, options)
+    folder = folder or datasets.default_folder()
+    if name in STREAMS:
+        stream = _from_row(STREAMS[name], seed, folder, progress, options)
+    elif is_own(name):
+        stream = _from_own(name, seed, progress, options)
+    else:
+        _identity(name, options)
+        stream = _from_function(name, seed, folder, options)
     return arrange(stream, seed, options)
 
 
@@ -201,6 +226,39 @@ def _from_row(
     return replace(stream, test_view=test_view, train_view=train_view)
 
 
+def _from_own(name: str, seed: int, progress: datasets.OnProgress | None, options: StreamOptions) -> Stream:
+    """A user's own data, normalised by the moments of the training data."""
+    data = open_own(name, datasets.default_folder(), options.side, options.test, progress)
+    stream = split_as_asked(
+        data.train,
+        data.test,
+        len(data.names),
+        _num_tasks(len(data.names), options),
+        seed,
+        options,
+        data.names,
+    )
+    step = 1 + len(data.train) // MOMENT_SAMPLES
+    mean, std = moments(data.train.inputs[torch.arange(0, len(data.train), step)].clone())
+    view = normalise(mean, std) if len(stream.input_shape) == 3 else standardise(mean, std)
+    return replace(stream, test_view=view, train_view=partial(make_train_view, view, 0))
+
+
+def _from_function(name: str, seed: int, folder: Path, options: StreamOptions) -> Stream:
+    made = call(name, load_function(name).value, seed, folder)
+    if isinstance(made, Stream):
+        refuse_division(options, ("order", "first", "step", "num_tasks"), f"{name} makes its own tasks")
+        return made
+    train, test = made
+    num_classes = 1 + int(train.labels.max()) if len(train) else 1
+    return split_as_asked(train, test, num_classes, _num_tasks(num_classes, options), seed, options)
+
+
+def _num_tasks(num_classes: int, options: StreamOptions) -> int:
+    """Five, where there are so many classes and nothing is asked for."""
+    return options.num_tasks or min(5, num_classes)
+
+
 def split_as_asked(
     train: Split,
     test: Split,
@@ -219,12 +277,16 @@ def split_as_asked(
     return replace(stream, label_names=tuple(names[number] for number in order or range(num_classes)))
 
 
-def refuse_division(options: StreamOptions) -> None:
-    """Class order and task sizes say nothing where every task has all classes."""
-    asked = [f"data.{key}" for key in ("order", "first", "step") if getattr(options, key) is not None]
+def refuse_division(
+    options: StreamOptions,
+    keys: tuple[str, ...] = ("order", "first", "step"),
+    reason: str = "here every task has all classes",
+) -> None:
+    """Class order and task sizes say nothing where a stream does not divide classes into tasks."""
+    asked = [f"data.{key}" for key in keys if getattr(options, key) is not None]
     if asked:
         raise ConfigError(
-            f"{' and '.join(asked)} can be set for Class-IL streams alone; here every task has all classes"
+            f"{' and '.join(asked)} can be set for streams that are divided by class alone; {reason}"
         )
 
 

@@ -3,7 +3,6 @@
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
@@ -19,9 +18,8 @@ from strongreplay.models.samples import SampleIndex
 from strongreplay.models.settings import OWN, ModelSettings
 from strongreplay.models.views import choose_moments, plain_view, training_view
 from strongreplay.nets import Classifier, GrowingHead, build_net, seeded_init
+from strongreplay.nets.choice import choose_net
 from strongreplay.protocol import Problem, derive_generator
-
-SMALL_SIDE, TINY_SIDE = 32, 8  # grey images up to the first suit the small net; below the second only an MLP
 
 
 def first_model(
@@ -74,15 +72,6 @@ def make_method(settings: ModelSettings, net: Classifier, problem: Problem, capa
             )
         memory.keep_ids()
     return method
-
-
-def choose_net(shape: tuple[int, ...], width: int | None) -> dict[str, Any]:
-    """A net that learns samples of a shape in reasonable time on a CPU."""
-    if len(shape) == 1 or shape[-1] < TINY_SIDE:
-        return {"name": "mlp"}
-    if shape[-1] < 2 * TINY_SIDE or (shape[0] == 1 and shape[-1] <= SMALL_SIDE):
-        return {"name": "cnn"}
-    return {"name": "resnet18", "width": width or 20}
 
 
 def make_net(

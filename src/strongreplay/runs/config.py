@@ -10,10 +10,13 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
+from strongreplay.data.datasets import OnProgress, default_folder
+from strongreplay.data.own_data import data_hash, is_own
 from strongreplay.data.streams import StreamInfo, StreamOptions, describe_stream
 from strongreplay.errors import ConfigError
 from strongreplay.methods import MethodConfig, MethodRow, check_scenario, method_row
 from strongreplay.nets import net_row
+from strongreplay.nets.choice import choose_net
 from strongreplay.runs.recipes import PUBLISHED, find_recipe
 from strongreplay.storage.records import flatten
 from strongreplay.training.settings import (
@@ -36,6 +39,7 @@ __all__ = [
     "build_sections",
     "config_of",
     "parse_settings",
+    "prepare_stream",
     "resolve",
 ]
 
@@ -51,7 +55,7 @@ class DataConfig(Section):
     """How a stream is arranged. Everything but the first two is none by default and then changes nothing."""
 
     added = frozenset(
-        {"num_tasks", "order", "first", "step", "online", "blurry", "boundaries", "test", "side"}
+        {"num_tasks", "order", "first", "step", "online", "blurry", "boundaries", "test", "side", "hash"}
     )
     tasks: int | None = Field(None, ge=1, description="learn only the first so many tasks; none: all")
     validation: float = Field(
@@ -72,6 +76,7 @@ class DataConfig(Section):
     )
     test: float | None = Field(None, gt=0, lt=1, description="own data: share held out for the test")
     side: int | None = Field(None, ge=1, description="own images: pixels of a side; none: by the images")
+    hash: str | None = Field(None, description="own data or code: which one; filled in by itself")
 
     @field_validator("order", mode="before")
     @classmethod
@@ -95,7 +100,7 @@ class DataConfig(Section):
 
     @property
     def options(self) -> StreamOptions:
-        return StreamOptions(**self.model_dump(exclude={"online"}))
+        return StreamOptions(**self.model_dump(exclude={"online", "hash"}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +149,7 @@ def resolve(
     With `code`, what comes from outside the package must be of these versions.
     """
     code = code or {}
-    info, row = look_up(stream, method, code)
+    info, row = look_up(stream, method, code, settings or {})
     check_scenario(row, info.scenario, stream)
     if memory_size is None and row.has_memory:
         memory_size = (settings or {}).get("method.memory_size")
@@ -153,7 +158,7 @@ def resolve(
     except (TypeError, ValueError):
         published_size = None  # said below, with all other faults
     recipe = find_recipe(stream, method, published_size, recipe_name)
-    values = {"net.name": row.net or info.net, **recipe.settings}
+    values = {**stream_values(info, row.net), **recipe.settings}
     if memory_size is not None and row.has_memory:
         values["method.memory_size"] = memory_size
     values = {**with_one_pass(values, settings or {}), **(settings or {})}
@@ -164,7 +169,7 @@ def resolve(
     built, faults = build_sections(sections, values)
     if isinstance(net := built.get("net"), NetConfig):
         faults += net_faults(net)
-    faults += stream_faults(stream, row, built)
+    faults += stream_faults(stream, row, info, built)
     if seed < 0:
         faults.append(f"seed must be >= 0, got {seed}")
     if faults:
@@ -174,11 +179,16 @@ def resolve(
     return RunConfig(stream, method, seed, source=recipe.source, code=outside, **built)
 
 
-def look_up(stream: str, method: str, code: Mapping[str, str]) -> tuple[StreamInfo, MethodRow]:
-    """What is known of a stream and a method, or one ConfigError about both."""
+def look_up(
+    stream: str, method: str, code: Mapping[str, str], settings: Mapping[str, Any]
+) -> tuple[StreamInfo, MethodRow]:
+    """What is known of a stream and a method, or one ConfigError about both.
+
+    A user's own data are read here if they have changed.
+    """
     faults, info, row = [], None, None
     try:
-        info = describe_stream(stream)
+        info = describe_stream(stream, reading_options(settings))
     except ConfigError as error:
         faults.append(str(error))
     try:
@@ -188,6 +198,29 @@ def look_up(stream: str, method: str, code: Mapping[str, str]) -> tuple[StreamIn
     if info is None or row is None:
         raise ConfigError("\n".join(faults))
     return info, row
+
+
+def reading_options(settings: Mapping[str, Any]) -> StreamOptions:
+    """The settings that decide how a user's own data are read; faulty ones are told with all others."""
+    try:
+        return DataConfig(**{key: settings.get(f"data.{key}") for key in ("side", "test")}).options
+    except ValidationError:
+        return StreamOptions()
+
+
+def prepare_stream(stream: str, settings: Mapping[str, Any], progress: OnProgress) -> None:
+    """Read a user's own data into the cache, which may take a while; other streams need no preparation."""
+    if is_own(stream):
+        data_hash(stream, default_folder(), reading_options(settings).side, progress)
+
+
+def stream_values(info: StreamInfo, net: str | None) -> dict[str, Any]:
+    """The settings that a stream brings: its net, published or chosen by the shape, and which data it has."""
+    if net or info.net:
+        values = {"net.name": net or info.net}
+    else:
+        values = {f"net.{key}": value for key, value in choose_net(info.input_shape, None).items()}
+    return values | ({"data.hash": info.hash} if info.hash else {})
 
 
 # What a recipe says about passes does not hold where the data are read once.
@@ -206,23 +239,23 @@ def with_one_pass(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dic
     return dict(values)
 
 
-def stream_faults(stream: str, row: MethodRow, built: Mapping[str, Any]) -> list[str]:
+def stream_faults(stream: str, row: MethodRow, info: StreamInfo, built: Mapping[str, Any]) -> list[str]:
     """Where the arrangement of a stream contradicts itself, the training or what a method needs."""
     data, train = built.get("data"), built.get("train")
     if not isinstance(data, DataConfig):
         return []
     faults = []
+    if data.hash != info.hash:
+        raise ConfigError(
+            f"the data of {stream} have changed since this run was made ({data.hash}, now {info.hash}); "
+            "put them back, or start a new run"
+        )
     try:
         describe_stream(stream, data.options)
     except ConfigError as error:
         faults.append(str(error))
     if data.is_read_once and isinstance(train, TrainConfig):
-        asked = "data.online=true" if data.online else "data.boundaries=false"
-        faults += [
-            f"{asked} reads the data once, got train.{key}={epochs}; leave train.{key} out"
-            for key, epochs in (("epochs", train.epochs), ("first_epochs", train.first_epochs))
-            if epochs not in (None, 1)
-        ]
+        faults += pass_faults(data, train)
     if data.blurry and row.needs_disjoint_classes:
         faults.append(
             f"{row.name} needs tasks with classes of their own; with data.blurry they share classes"
@@ -230,6 +263,15 @@ def stream_faults(stream: str, row: MethodRow, built: Mapping[str, Any]) -> list
     if data.boundaries is False and row.needs_boundaries:
         faults.append(f"{row.name} needs to know where a task ends; data.boundaries=false leaves that out")
     return faults
+
+
+def pass_faults(data: DataConfig, train: TrainConfig) -> list[str]:
+    asked = "data.online=true" if data.online else "data.boundaries=false"
+    return [
+        f"{asked} reads the data once, got train.{key}={epochs}; leave train.{key} out"
+        for key, epochs in (("epochs", train.epochs), ("first_epochs", train.first_epochs))
+        if epochs not in (None, 1)
+    ]
 
 
 def config_of(held: Mapping[str, Any], source: str) -> RunConfig:

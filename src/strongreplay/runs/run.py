@@ -245,6 +245,8 @@ class StreamTrainer(Trainer):
         """What there is so far."""
         accuracy = {name: summarise(table) if table.rows else {} for name, table in self.scores.items()}
         results: dict[str, Any] = {"accuracy": accuracy.pop(""), "terms": self.terms}
+        if self.stream.label_names:
+            results["labels"] = list(self.stream.label_names)
         measured = describe_machine(self.device)
         measured |= {"started": self.started, "phases": self.meter.phases}
         if self.device.type == "cuda":

@@ -1,0 +1,194 @@
+"""A user's own data as two splits: folder:PHOTOS, csv:FILE, npz:FILE or npy:FOLDER.
+
+Photos and packed arrays are read once and kept in the cache folder as plain arrays until the data change.
+Large arrays are mapped from there, or from where the user has them (npy), and never read whole.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from strongreplay.data.archives import OnProgress, telling
+from strongreplay.data.arrays import Array, open_npy
+from strongreplay.data.labels import Label
+from strongreplay.data.mapped import map_file
+from strongreplay.data.own_sources import READERS, Samples, Source, stamp_of
+from strongreplay.errors import ConfigError, DataError, RunError
+from strongreplay.protocol import Split, derive_generator
+from strongreplay.storage import files
+from strongreplay.storage.lock import locked
+
+CACHE, FORMAT = "own", 1
+TEST_SHARE = 0.2  # held out where the data have no test part
+MAPPED_SIZE = 1 << 28  # bytes; smaller arrays are read whole
+ABOUT_LIMIT = 1 << 26  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class OwnData:
+    """Both splits, labels numbered in the order of their names, and a hash of samples and labels."""
+
+    train: Split
+    test: Split
+    names: tuple[str, ...]
+    hash: str
+
+
+def is_own(name: str) -> bool:
+    return name.partition(":")[0] in READERS and ":" in name
+
+
+def open_own(
+    name: str,
+    cache: Path,
+    side: int | None = None,
+    test: float | None = None,
+    progress: OnProgress | None = None,
+) -> OwnData:
+    """The data behind a name; `test` is the share of each class held out where there is no test part."""
+    kind, _, path = name.partition(":")
+    source = Source(kind, Path(path).expanduser(), side)
+    place, about = _kept(source, cache / CACHE, progress)
+    with telling(place, "remove it"):
+        labels = torch.from_numpy(np.array(open_npy(place / "labels.npy")))
+        inputs = [_open_inputs(Path(file)) for file in about["inputs"] or [place / "inputs.npy"]]
+        names, num_train = tuple(about["names"]), about["num_train"]
+    if num_train is None:
+        train, held = hold_out_rows(labels, TEST_SHARE if test is None else test, names, name)
+    else:
+        if test is not None:
+            raise ConfigError(f"data.test: {name} has a test part of its own; leave data.test out")
+        train, held = torch.arange(num_train), torch.arange(num_train, len(labels))
+    if len(inputs) == 2:  # two files: rows of the second count from its own beginning
+        return OwnData(Split(inputs[0], labels[train]), Split(inputs[1], labels[held]), names, about["hash"])
+    first, second = (Split(inputs[0][rows], labels[rows]) for rows in (train, held))
+    return OwnData(first, second, names, about["hash"])
+
+
+def data_hash(name: str, cache: Path, side: int | None = None, progress: OnProgress | None = None) -> str:
+    """The hash of the data behind a name, which are read if they have changed."""
+    kind, _, path = name.partition(":")
+    return str(_kept(Source(kind, Path(path).expanduser(), side), cache / CACHE, progress)[1]["hash"])
+
+
+def hold_out_rows(labels: Tensor, share: float, names: tuple[str, ...], where: str) -> tuple[Tensor, Tensor]:
+    """Rows for training and for the test: of each class the share, but at least one and never all."""
+    train, test = [], []
+    for column, name in enumerate(names):
+        rows = torch.nonzero(labels == column).flatten()
+        if len(rows) < 2:
+            raise DataError(
+                f"{where}: class {name!r} has 1 sample, and one must be held out for the test; "
+                "add samples, or give a test part"
+            )
+        order = rows[torch.randperm(len(rows), generator=derive_generator(0, f"test part {column}"))]
+        cut = min(max(1, round(share * len(rows))), len(rows) - 1)
+        test.append(order[:cut])
+        train.append(order[cut:])
+    return torch.cat(train).sort().values, torch.cat(test).sort().values
+
+
+def _open_inputs(path: Path) -> Tensor:
+    array = open_npy(path)
+    if array.nbytes > MAPPED_SIZE:
+        return map_file(path, add_channel=array.ndim == 3)
+    held = torch.from_numpy(np.array(array))
+    return held.unsqueeze(1) if array.ndim == 3 else held
+
+
+def _kept(source: Source, cache: Path, progress: OnProgress | None) -> tuple[Path, dict[str, Any]]:
+    """The folder of the cache that holds the source as it is now, and what is written about it."""
+    key = json.dumps([source.kind, str(source.path.resolve()), source.side])
+    place, stamp = cache / files.sha256(key.encode())[:16], stamp_of(source)
+    about = _read_about(place, stamp)
+    if about is None:
+        try:
+            with locked(cache, wait=True):
+                about = _read_about(place, stamp) or _keep(source, place, stamp, progress)
+        except (OSError, RunError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise DataError(
+                f"{source}: {place} cannot be written: {reason}; make room for it in the cache folder"
+            ) from error
+    return place, about
+
+
+def _read_about(place: Path, stamp: str) -> dict[str, Any] | None:
+    """None where nothing is kept, or data that have changed since."""
+    try:
+        about = files.parse_json(files.read_bytes(place / "about.json", ABOUT_LIMIT))
+    except (DataError, OSError, ValueError):
+        return None
+    fits = isinstance(about, dict) and about.get("format") == FORMAT and about.get("stamp") == stamp
+    return about if fits else None
+
+
+def _keep(source: Source, place: Path, stamp: str, progress: OnProgress | None) -> dict[str, Any]:
+    samples = READERS[source.kind](source, progress)
+    names, columns = number_labels(samples.labels, samples.num_train, str(source))
+    files.make_folder(place.parent)
+    if place.exists():
+        files.remove(place)  # of data as they were
+    files.clear_leftovers(place.parent, place.name)
+    with files.new_folder(place) as part:
+        with files.new_file(part / "labels.npy") as file:
+            np.lib.format.write_array(file, columns, allow_pickle=False)
+        described = [names, samples.shape, samples.dtype, samples.num_train, columns.tolist()]
+        about = {
+            "format": FORMAT,
+            "source": str(source),
+            "stamp": stamp,
+            "hash": _write_inputs(part / "inputs.npy", samples, json.dumps(described).encode()),
+            "names": names,
+            "num_train": samples.num_train,
+            "inputs": [str(path) for path in samples.inputs],
+        }
+        with files.new_file(part / "about.json") as file:
+            file.write(json.dumps(about, indent=1).encode())
+    return about
+
+
+def _write_inputs(path: Path, samples: Samples, described: bytes) -> str:
+    """Write the samples, unless they lie somewhere as arrays; returns the hash of description and samples."""
+    digest = hashlib.sha256(described)
+    if samples.inputs:
+        for block in samples.blocks():
+            digest.update(block.tobytes())
+        return digest.hexdigest()[:16]
+    # Written one after another and not through a memory map, where a full disk would kill the process.
+    with files.new_file(path) as file:
+        shape = (len(samples.labels), *samples.shape)
+        header = {"descr": samples.dtype, "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        for block in samples.blocks():
+            digest.update(block.tobytes())
+            file.write(block.tobytes())
+    return digest.hexdigest()[:16]
+
+
+def number_labels(labels: list[Label], num_train: int | None, where: str) -> tuple[list[str], Array]:
+    """The names of all classes in order, and the number of each sample's class."""
+    known = set(labels[:num_train])
+    ordered = sorted(known, key=lambda label: (isinstance(label, str), label))
+    names = [str(label) for label in ordered]
+    if len(names) < 2:
+        raise DataError(
+            f"{where}: must have at least 2 classes, got {', '.join(names) or 'none'}; add a class"
+        )
+    if len(set(names)) < len(names):
+        raise DataError(f"{where}: labels such as 1 and '1' cannot be told apart; make all of them text")
+    if num_train is not None:
+        tested = set(labels[num_train:])
+        for these, others, text in ((known, tested, "no test samples"), (tested, known, "test samples only")):
+            if missing := sorted(map(str, these - others)):
+                raise DataError(
+                    f"{where}: class {', '.join(missing)[:80]} has {text}; give both parts all classes"
+                )
+    column = {label: number for number, label in enumerate(ordered)}
+    return names, np.array([column[label] for label in labels], np.int64)
