@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 RESIDENT_LIMIT = 1 << 28  # bytes read through a mapping before its pages are given back
+FAULT_AROUND = 1 << 16  # bytes: what Linux maps around a page that is touched, if it has been read before
 
 
 class MappedFile:
@@ -30,7 +31,7 @@ class MappedFile:
     def gather(self, rows: Tensor) -> Tensor:
         """A copy of the rows. Pages read so far are given back at times: they must not fill the memory."""
         gathered = self.tensor.index_select(0, rows.cpu())
-        self.num_read += gathered.nbytes
+        self.num_read += gathered.nbytes + len(rows) * FAULT_AROUND
         mapping = getattr(self.array, "_mmap", None)
         if self.num_read > RESIDENT_LIMIT and mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
             mapping.madvise(mmap.MADV_DONTNEED)

@@ -1,6 +1,7 @@
 """Where a user's own data come from: class folders, CSV manifests and arrays, each read into samples."""
 
 import json
+import math
 import os
 import warnings
 from collections.abc import Callable, Iterator
@@ -135,7 +136,7 @@ def _read_npy(source: Source, progress: OnProgress | None) -> Samples:
         for array in arrays:
             size = max(1, BLOCK_SIZE // max(1, array[:1].nbytes))
             for start in range(0, len(array), size):
-                block = np.array(array[start : start + size])
+                block = _read_rows(array, start, size)
                 if block.dtype.kind == "f" and not np.isfinite(block).all():
                     raise DataError(f"{source}: features must be finite, got one that is not; mend the array")
                 yield block
@@ -145,6 +146,16 @@ def _read_npy(source: Source, progress: OnProgress | None) -> Samples:
 
     own = [label for part in labels for label in part]
     return Samples(shape, arrays[0].dtype.str, own, len(labels[0]) if has_test else None, blocks, paths)
+
+
+def _read_rows(array: Array, start: int, count: int) -> Array:
+    """Rows of a mapped array, read from its file: pages of the mapping would stay in memory."""
+    assert isinstance(array, np.memmap)
+    width = math.prod(array.shape[1:])
+    count = min(count, len(array) - start)
+    offset = array.offset + start * width * array.itemsize
+    flat = np.fromfile(array.filename or "", array.dtype, count * width, offset=offset)
+    return flat.reshape(count, *array.shape[1:])
 
 
 def _check_array(array: Array, num_labels: int, where: str, shape: tuple[int, ...]) -> None:

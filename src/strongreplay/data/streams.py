@@ -54,7 +54,7 @@ __all__ += [
 ]
 __all__ += ["rotation_maps", "split_by_class", "split_by_sizes"]
 
-MOMENT_SAMPLES = 20_000  # of larger data, every so many samples are enough for mean and deviation
+MOMENT_SAMPLES = 10_000  # of larger data, every so many samples are enough for mean and deviation
 SCENARIO_LABELS = {"class-il": "Class-IL and Task-IL", "domain-il": "Domain-IL"}
 TaskMaker = Callable[[Split, Split, int, int, torch.Generator], Stream]
 
