@@ -8,8 +8,9 @@ from torch import nn
 
 from strongreplay.data.user_data import Chunk
 from strongreplay.errors import ConfigError, DataError
-from strongreplay.models.build import choose_net, first_model
+from strongreplay.models.build import first_model
 from strongreplay.models.settings import make_settings
+from strongreplay.nets.choice import choose_net
 
 CPU = torch.device("cpu")
 
