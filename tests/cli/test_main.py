@@ -37,7 +37,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_run_ends_in_a_table_records_and_a_picture(finished: Path) -> None:
     table = (finished / "stdout.txt").read_text()
-    assert "mean ± deviation over n seeds" in table
+    assert "mean ± 95 % interval over n seeds" in table
     assert "Class-IL" in table
     assert "forgetting" in table
     for method in ("SGD", "SER"):

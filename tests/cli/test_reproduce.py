@@ -57,8 +57,8 @@ def test_from_nothing_to_a_verdict(
     assert first.err.count("split-digits er m20 seed") >= 3
     rows = {line.split()[0]: line for line in first.out.splitlines() if line.strip().startswith("table2/")}
     assert "below" in rows[ER.name]
-    assert "99.00 ± 0.10 (5)" in rows[ER.name]
-    assert "reproduced" in rows[TASK.name]
+    assert "99.00 ± 0.12 (5)" in rows[ER.name]
+    assert "better" in rows[TASK.name]
     assert "no number" in rows[DASH.name]
     assert "needs task identities" in rows[DASH.name]
 
@@ -69,13 +69,13 @@ def test_from_nothing_to_a_verdict(
     assert ser(monkeypatch, "reproduce", "report", "--to", "made", "--figures") == 0
     told = capsys.readouterr()
     assert "passed over results/foreign.json" in told.err
-    assert "4 cells: 1 below, 2 reproduced, 1 no number" in told.out
+    assert "4 cells: 1 below, 2 better, 1 no number" in told.out
     assert (paper / "made" / "verdicts.md").read_text().count(ER.name) == 1
     assert len((paper / "made" / "verdicts.csv").read_text().splitlines()) == 5
     assert r"\begin{tabular}" in (paper / "made" / "verdicts.tex").read_text()
     assert "<!doctype html>" in (paper / "made" / "report.html").read_text()[:200].lower()
     figures = {path.name for path in (paper / "made" / "figures").iterdir()}
-    assert {"split-digits-m20-curves.png", "split-digits-m20-curves.svg"} <= figures
+    assert {"split-digits-m20-class-il-curves.png", "split-digits-m20-class-il-curves.svg"} <= figures
 
     assert ser(monkeypatch, "reproduce", "list", "--quick") == 0
     assert " 3 " in next(line for line in capsys.readouterr().out.splitlines() if line.startswith(ER.name))
@@ -143,7 +143,7 @@ def test_the_live_table_shows_what_is_recorded_beside_what_is_published(
     paper: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = config_for(ER, 0)
-    assert standing_of(list(CELLS), config, paper) == ("- / -", "99.00 ± 0.10 (5) / 1.00 ± 0.10 (5)")
+    assert standing_of(list(CELLS), config, paper) == ("- / -", "99.00 ± 0.12 (5) / 1.00 ± 0.12 (5)")
     assert ser(monkeypatch, "reproduce", "table2", "--only", "er", "--seeds", "2", "--device", "cpu") == 0
     so_far, _ = standing_of(list(CELLS), config, Path("results"))
     assert re.fullmatch(r"\d\d\.\d\d ± \d+\.\d\d \(2\) / \d\d\.\d\d ± \d+\.\d\d \(2\)", so_far)

@@ -15,8 +15,6 @@ from strongreplay.methods.row import row_of_class
 from strongreplay.methods.table import (
     COLOURS,
     METHOD_ROWS,
-    USER_COLOURS,
-    method_colour,
     method_label,
     method_look,
 )
@@ -43,13 +41,12 @@ def test_every_row_is_whole_and_its_class_and_settings_are_found(row: object) ->
 def test_labels_and_looks_are_different() -> None:
     assert len({row.label for row in METHOD_ROWS.values()}) == len(METHOD_ROWS)
     assert sorted(row.look or 0 for row in METHOD_ROWS.values()) == list(range(len(METHOD_ROWS)))
-    assert {method_colour(name) for name in METHOD_ROWS} == set(COLOURS)
+    assert len(set(COLOURS)) == 8
 
 
 def test_a_users_method_has_a_label_and_a_colour_of_its_own() -> None:
     assert method_label("mine.py:ERACE") == "ERACE"
     assert method_label("derpp") == "DER++"
-    assert method_colour("mine.py:ERACE") in USER_COLOURS
     assert method_look("mine.py:ERACE") == method_look("mine.py:ERACE") >= len(METHOD_ROWS)
 
 

@@ -16,15 +16,18 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
 from strongreplay import metrics
-from strongreplay.report.bars import ablation_figure, ablation_groups_figure, forgetting_figure
+from strongreplay.report.ablation import ablation_figure, ablation_groups_figure
+from strongreplay.report.bars import forgetting_figure
 from strongreplay.report.curves import accuracy_curves, curves_figure
 from strongreplay.report.figures import all_figures
 from strongreplay.report.matrices import matrices_figure
-from strongreplay.report.scatter import memory_figure, plane_figure, time_figure
-from strongreplay.report.styles import ORDER, style_groups
+from strongreplay.report.memory_sizes import memory_figure
+from strongreplay.report.scatter import plane_figure, time_figure
+from strongreplay.report.styles import GREY, MOST_COLOURED, ORDER, style_groups
+from strongreplay.report.summary import summarise
 from strongreplay.report.svg import as_svg, save
 from strongreplay.report.tables import Group, group_records
-from strongreplay.report.verdicts import Cell, estimate, judge_all
+from strongreplay.report.verdicts import Cell, judge_all
 from strongreplay.runs.paper import ABLATIONS, items
 from strongreplay.storage.records import RunRecord
 
@@ -81,6 +84,13 @@ def legend_of(figure: Figure) -> list[str]:
     return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
 
 
+def labels_of(figure: Figure) -> list[str]:
+    """Names at the ends of lines or beside points, the highest first, without line breaks."""
+    texts = [text for panel in figure.axes for text in panel.texts]
+    ranked = sorted(texts, key=lambda text: -text.get_position()[1])
+    return [" ".join(text.get_text().split()) for text in ranked]
+
+
 def titles_of(figure: Figure) -> list[str]:
     """As a browser would find them: each inside a mark."""
     root = ET.fromstring(as_svg(figure))
@@ -99,12 +109,12 @@ def test_a_curve_a_method_and_a_title_a_point() -> None:
     figure = curves_figure(some_groups("er", "ser", "sgd"))
     (panel,) = figure.axes
     assert len(marked(panel)) == 3
-    assert legend_of(figure) == ["ER (n=2)", "SER (n=2)", "SGD (n=2)"]  # in the order they end
+    assert labels_of(figure) == ["ER (n=2)", "SER (n=2)", "SGD (n=2)"]  # in the order they end
     titles = titles_of(figure)
     assert len(titles) == 9
     # Seeds 0 and 2: after three tasks 88 and 90 on average for SER, which loses 2 a task.
-    assert "SER, after task 3: 89.00 ± 1.41 % (n = 2)" in titles
-    assert "SGD, after task 1: 91.00 ± 1.41 % (n = 2)" in titles
+    assert "SER, after task 3: 89.00 ± 12.71 % (n = 2)" in titles
+    assert "SGD, after task 1: 91.00 ± 12.71 % (n = 2)" in titles
 
 
 def test_each_title_is_in_its_own_mark() -> None:
@@ -131,8 +141,8 @@ def test_joint_training_is_a_line_across_and_no_competitor() -> None:
     figure = curves_figure(groups)
     (panel,) = figure.axes
     assert len(marked(panel)) == 2
-    assert [text for text in legend_of(figure) if "Joint" in text] == ["Joint, upper bound (n=2)"]
-    across = [line for line in panel.lines if np.ptp(np.asarray(line.get_ydata(), float)) == 0]
+    assert labels_of(figure)[0] == "Joint, upper bound (n=2)"
+    across = [line for line in panel.lines if line.get_linestyle() == ":"]
     assert [float(np.asarray(line.get_ydata())[0]) for line in across] == [95]
     assert "Joint, upper bound: 95.00 ± 0.00 % (n = 2)" in titles_of(figure)
     for other in (plane_figure(groups), time_figure(groups)):
@@ -172,7 +182,7 @@ def test_bars_of_forgetting_are_sorted_hatched_and_told() -> None:
     widths = [bar.get_width() for bar in bars]
     assert widths == sorted(widths)
     assert [label.get_text() for label in panel.get_yticklabels()] == ["ER", "SER", "SGD"]
-    assert len({bar.get_hatch() for bar in bars}) == 3
+    assert len({bar.get_facecolor() for bar in bars}) == 3
     # SER loses 2 points a task: 4 on the first and 2 on the second.
     assert titles_of(figure)[1] == "SER, forgetting: 3.00 ± 0.00 % (n = 2)"
     assert len(titles_of(figure)) == 3
@@ -209,14 +219,14 @@ def test_memory_has_a_line_for_two_sizes_and_dots_across_without() -> None:
     ]
     figure = memory_figure(group_records([*records, make("joint", memory=None)]))
     (panel,) = figure.axes
-    assert legend_of(figure) == ["ER", "SGD, no memory", "Joint, upper bound (n=1)"]  # SER has one size
+    assert set(labels_of(figure)) == {"ER", "SGD, no memory", "Joint, upper bound (n=1)"}  # SER has one size
     er, sgd = marked(panel)
     assert [list(np.asarray(er.get_data()[0])), sgd.get_linestyle()] == [[200, 500], ":"]
     assert "ER, memory 500: 85.00 % (n = 1)" in titles_of(figure)
     assert not memory_figure(group_records([make("ser"), make("sgd", memory=None)])).axes
     small, large, *_ = group_records(records[:2])
     named = [replace(small, variant="published"), large]  # as it is where another variant is beside it
-    assert legend_of(memory_figure(named)) == ["ER"]
+    assert labels_of(memory_figure(named)) == ["ER"]
 
 
 def test_time_is_on_a_log_axis_and_what_was_not_timed_is_left_out() -> None:
@@ -225,12 +235,12 @@ def test_time_is_on_a_log_axis_and_what_was_not_timed_is_left_out() -> None:
     figure = time_figure(groups)
     (panel,) = figure.axes
     assert panel.get_xscale() == "log"
-    assert titles_of(figure) == ["ER: 88.00 ± 1.41 % (n = 2) in 5.0 s"]
+    assert titles_of(figure) == ["ER: 88.00 ± 12.71 % (n = 2) in 5.0 s"]
 
 
 def table4(number: int = 10) -> list[Cell]:
     cells = [cell for cell in judge_all(items(), []) if cell.item.target == "table4"]
-    return [replace(cell, ours=estimate([60.0, 62.0])) for cell in cells[:number]] + cells[number:]
+    return [replace(cell, ours=summarise([60.0, 62.0])) for cell in cells[:number]] + cells[number:]
 
 
 def test_the_ablation_of_the_paper_has_published_and_ours() -> None:
@@ -241,11 +251,18 @@ def test_the_ablation_of_the_paper_has_published_and_ours() -> None:
     ]
     assert [len(bars_of(panel)) for panel in figure.axes] == [10, 10]
     ticks = [label.get_text() for label in figure.axes[0].get_xticklabels()]
-    assert ticks == ["CE", "+ replay", "+ backward", "+ forward", "both"]
+    assert [tick.split() for tick in ticks] == [
+        ["CE"],
+        ["CE", "+", "replay"],
+        ["CE", "+", "replay", "+", "backward"],
+        ["CE", "+", "replay", "+", "forward"],  # not on top of the one before
+        ["CE", "+", "replay", "+", "backward", "+", "forward", "(SER)"],
+    ]
     assert legend_of(figure) == ["published", "ours"]
     titles = titles_of(figure)
-    assert "both, published: 69.86 %" in titles
-    assert "both, ours: 61.00 ± 1.41 % (n = 2)" in titles
+    whole = "CE + replay + backward + forward (SER)"
+    assert f"{whole}, published: 69.86 %" in titles
+    assert f"{whole}, ours: 61.00 ± 12.71 % (n = 2)" in titles
     assert not ablation_figure(table4(0)).axes
 
 
@@ -262,13 +279,13 @@ def test_our_own_ablation_is_one_of_groups_that_differ_in_terms_only() -> None:
         88,
         89,
     ]
-    assert {"CE, ours: 85.00 % (n = 1)", "both, ours: 89.00 % (n = 1)"} <= set(titles_of(figure))
+    assert {"CE, ours: 85.00 % (n = 1)", "CE + replay, ours: 86.00 % (n = 1)"} <= set(titles_of(figure))
     assert not legend_of(figure)  # nothing to tell apart
     figures = dict(all_figures(groups, []))
     assert "p-mnist-m200-ablation" in figures
     # Parts of a loss are no methods: in the comparison there is SER as a whole, in its two variants.
     labels = {"SER (alpha=3) (n=1)", "SER (n=1)", "ER (n=1)"}
-    assert set(legend_of(figures["p-mnist-m200-curves"])) == labels
+    assert set(labels_of(figures["p-mnist-m200-curves"])) == labels
 
 
 def test_all_figures_are_by_stream_and_memory() -> None:
@@ -276,12 +293,12 @@ def test_all_figures_are_by_stream_and_memory() -> None:
     figures = dict(
         all_figures(group_records([*records, make("sgd", memory=None), make("joint", memory=None)]), [])
     )
-    kinds = ("curves", "forgetting", "plane", "time", "matrices-domain-il")
+    kinds = ("curves", "forgetting", "plane", "time", "matrices")
     assert set(figures) == {f"p-mnist-m{size}-{kind}" for size in (200, 500) for kind in kinds} | {
         "p-mnist-memory"
     }
-    assert len(legend_of(figures["p-mnist-m200-curves"])) == 4
-    assert figures["p-mnist-m500-curves"].get_suptitle() == "p-mnist · memory 500 · mlp"
+    assert len(labels_of(figures["p-mnist-m200-curves"])) == 4
+    assert figures["p-mnist-m500-curves"].get_suptitle().startswith("p-mnist · memory 500 · mlp · Domain-IL")
     assert all(re.fullmatch(r"[a-z0-9-]+", name) for name in figures)
 
 
@@ -292,7 +309,7 @@ def test_nets_are_not_mixed() -> None:
     curves = {name: figure for name, figure in figures.items() if name.endswith("curves")}
     assert set(curves) == {"p-mnist-mlp-m200-curves", "p-mnist-cnn-width-8-m200-curves"}
     for figure in curves.values():
-        assert sorted(legend_of(figure)) == ["ER (n=1)", "SER (n=1)"]  # what all share is in the title
+        assert sorted(labels_of(figure)) == ["ER (n=1)", "SER (n=1)"]  # what all share is in the title
     assert "cnn, width 8" in curves["p-mnist-cnn-width-8-m200-curves"].get_suptitle()
 
 
@@ -308,8 +325,33 @@ def test_variants_are_told_apart_and_every_method_looks_the_same_everywhere() ->
         "SER (terms=current)",
         "SER (terms=current,replay)",
     }
-    everyone = [style for _, style in style_groups(group_records([make(name) for name in ORDER]))]
-    assert len({(style.colour, style.marker) for style in everyone}) == len(ORDER)
+
+
+def test_at_most_eight_are_in_colour_and_no_colour_or_marker_comes_twice() -> None:
+    records = [make(name, 1 + place, memory=200) for place, name in enumerate(ORDER)]
+    styles = {group.method: style for group, style in style_groups(group_records(records))}
+    coloured = {method: style for method, style in styles.items() if style.is_coloured}
+    assert len(coloured) == MOST_COLOURED
+    assert len({style.colour for style in coloured.values()}) == MOST_COLOURED
+    assert len({style.marker for style in coloured.values()}) == MOST_COLOURED
+    # The bounds, SER, and those that forget about as much: in ORDER the places beside it.
+    assert set(coloured) == {"sgd", "ser", "joint", "er", "derpp", "der", "clser", "icarl"}
+    assert {style.colour for method, style in styles.items() if method not in coloured} == {GREY}
+
+
+def test_names_at_the_ends_of_many_lines_do_not_lie_on_each_other_or_on_lines() -> None:
+    records = [
+        make(f"method-{number}", 5 + number / 50, memory=size) for number in range(28) for size in (1, 9)
+    ]
+    figure = curves_figure(group_records(records))
+    assert [panel.get_title() for panel in figure.axes] == ["memory 1 · Domain-IL", "memory 9 · Domain-IL"]
+    figure.draw_without_rendering()
+    width = figure.bbox.width
+    for panel in figure.axes:
+        boxes = [Text.get_window_extent(text) for text in panel.texts]
+        assert len(boxes) == 28
+        assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+        assert all(panel.bbox.x1 < box.x0 and box.x1 <= width for box in boxes)
 
 
 def test_nothing_gives_no_figure() -> None:
@@ -331,7 +373,7 @@ def test_a_seed_that_stopped_early_is_not_averaged_with_whole_ones() -> None:
     whole, part = make("er", 5, 0), make("er", 5, 1)
     part.results["accuracy"]["domain-il"]["matrix"] = [[90.0]]
     figure = curves_figure(group_records([whole, part]))
-    assert legend_of(figure) == ["ER (n=1)"]
+    assert labels_of(figure) == ["ER (n=1)"]
     assert "ER, after task 3: 85.00 % (n = 1)" in titles_of(figure)
 
 

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from test_page import EVIL, make_found, make_record
 
-from strongreplay.report import page
+from strongreplay.report import page, page_figures
+from strongreplay.report.collect import Found
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 REQUIRED = os.environ.get("STRONGREPLAY_BROWSER") == "required"
@@ -173,7 +174,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     found.problems.append(EVIL)
     path = tmp_path_factory.mktemp("page") / "report.html"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(page, "MOST_FIGURES", 5)  # each takes time to draw; the fifth is the narrowest
+        patch.setattr(page_figures, "MOST_FIGURES", 5)  # each takes time to draw; the fifth is the narrowest
         path.write_text(page.build(found), encoding="utf-8")
     return path.as_uri()
 
@@ -216,13 +217,13 @@ def test_headings_sort_by_pointer_and_by_key(browser: Browser) -> None:
     browser.key("Enter", 13, "\r")
     assert values(browser, 7) == sorted(up, reverse=True)
     assert browser.run(f"document.querySelector('{heading}').ariaSort") == "descending"
-    browser.click("#cells th:nth-child(4) button")
-    assert column(browser, 3) == sorted(column(browser, 3))
+    browser.click("#cells th:nth-child(1) button")
+    assert column(browser, 0) == sorted(column(browser, 0))
     assert browser.run("document.querySelectorAll('#cells [aria-sort]').length") == 1
     # Of all cells, those without a number come last, whichever way.
     browser.click("#filters [name=all]")
-    browser.click("#cells th:nth-child(6) button")
-    published = column(browser, 5)
+    browser.click("#cells th:nth-child(7) button")
+    published = column(browser, 6)
     with_number = [not text.startswith("\u2013") for text in published]
     assert with_number == sorted(with_number, reverse=True)
     numbers = [float(text.split()[0]) for text in published if not text.startswith("\u2013")]
@@ -247,12 +248,12 @@ def test_filters_hide_rows_and_say_how_many_are_left(browser: Browser) -> None:
     assert choose("stream", "r-mnist") == 0
     browser.click("#filters [name=all]")
     assert choose("method", "") > 10
-    assert set(column(browser, 1)) == {"r-mnist"}
+    assert set(column(browser, 2)) == {"r-mnist"}
     assert choose("stream", "") == 396
     browser.run("document.querySelector('#filters [name=text]').focus()")
     browser.call("Input.insertText", text="Forgetting  ser class")
-    assert set(column(browser, 3)) == {"ser"}
-    assert {text.split()[1] for text in column(browser, 0)} == {"3"}
+    assert set(column(browser, 0)) == {"SER"}
+    assert {text.split()[1] for text in column(browser, 1)} == {"3"}
 
 
 def test_a_mark_tells_its_value_under_the_pointer_and_by_key(browser: Browser) -> None:
@@ -275,13 +276,28 @@ def test_a_mark_tells_its_value_under_the_pointer_and_by_key(browser: Browser) -
     assert browser.run("document.querySelectorAll('figure svg title').length") == 0
 
 
-def test_a_page_of_ones_own_runs_shows_no_cell_until_asked(browser: Browser, tmp_path: Path) -> None:
+def test_a_page_of_ones_own_runs_has_no_cells_of_the_paper(browser: Browser, tmp_path: Path) -> None:
     own = make_record({"stream": "mine", "seed": 0, "method": {"name": "er"}}, 50.0)
-    (tmp_path / "own.html").write_text(page.build(page.Found([own])), encoding="utf-8")
+    (tmp_path / "own.html").write_text(page.build(Found([own])), encoding="utf-8")
     browser.open((tmp_path / "own.html").as_uri())
     assert browser.run(f"{SHOWN}.length") == 0
-    browser.click("#filters [name=all]")
-    assert browser.run(f"{SHOWN}.length") == 396
+    assert browser.run("document.querySelectorAll('#tables tbody tr').length") == 1
+    browser.click("#tables thead button")  # sorting works without the filters
+
+
+def test_sections_fold_and_a_link_into_one_opens_it(browser: Browser) -> None:
+    links = browser.run("[...document.querySelectorAll('nav a')].map((a) => a.hash.slice(1))")
+    sections = browser.run("[...document.querySelectorAll('main > section')].map((s) => s.id)")
+    assert links == sections
+    assert len(links) == 8
+    is_open = "document.querySelector('#definitions > details').open"
+    browser.click("#definitions > details > summary")
+    assert browser.run(is_open) is False
+    browser.click("#verdicts a[href='#rule']")
+    browser.run("new Promise((done) => setTimeout(done, 100))")
+    assert browser.run(is_open) is True
+    top = browser.run("document.getElementById('rule').getBoundingClientRect().top")
+    assert 0 <= top < 800
 
 
 def test_no_figure_is_cut_on_a_wide_screen(browser: Browser) -> None:
@@ -291,12 +307,41 @@ def test_no_figure_is_cut_on_a_wide_screen(browser: Browser) -> None:
     assert browser.run(f"{plots}.filter((plot) => plot.scrollWidth > plot.clientWidth).length") == 0
 
 
+def test_figures_use_a_wide_screen(browser: Browser) -> None:
+    browser.size(1600, 900)
+    used = browser.run(
+        "[...document.querySelectorAll('.figures figure')].map((f) => f.getBoundingClientRect().right)"
+    )
+    assert max(used) > 1450
+
+
 def test_it_fits_a_phone(browser: Browser) -> None:
-    browser.size(375, 800)
-    browser.click("#filters [name=all]")
+    browser.size(390, 800)
     browser.run("document.querySelectorAll('details').forEach((entry) => { entry.open = true; })")
-    assert browser.run("document.documentElement.scrollWidth") == 375
-    assert browser.run("document.querySelector('#cells').scrollWidth") > 375  # it scrolls in its own box
+    browser.run("document.querySelectorAll('.figures figure').forEach((f) => f.classList.remove('large'))")
+    assert browser.run("document.documentElement.scrollWidth") == 390
+    inside = "(e) => e.scrollWidth <= e.clientWidth"
+    assert browser.run(f"[...document.querySelectorAll('.plot')].every({inside})"), "figures fit"
+    # Method, ours, published and verdict are in sight without scrolling sideways.
+    for name in ("cells", "tests"):
+        assert browser.run(f"({inside})(document.getElementById('{name}').parentElement)"), name
+    rights = browser.run(f"{SHOWN}.map((row) => row.cells[8].getBoundingClientRect().right)")
+    assert len(rights) == 5
+    assert max(rights) <= 390
+    wheres = browser.run(f"{SHOWN}.map((row) => row.cells[0].innerText)")
+    assert all("p-mnist" in text and "Table 2" in text for text in wheres)
+    # What is wider scrolls in its own box, under the names of its rows.
+    first = browser.run(
+        "(() => { const box = document.querySelector('#tables .box'); box.scrollLeft = 60;"
+        "const cell = box.querySelector('tbody th');"
+        "return cell.getBoundingClientRect().left - box.getBoundingClientRect().left; })()"
+    )
+    assert 0 <= first <= 2
+    browser.click("button.enlarge")
+    assert browser.run(f"[...document.querySelectorAll('.plot')].every({inside})") is False
+    assert browser.run("document.documentElement.scrollWidth") == 390
+    browser.click("#filters [name=all]")
+    assert browser.run("document.documentElement.scrollWidth") == 390
     fits = "(field) => field.getBoundingClientRect().right <= field.parentNode.getBoundingClientRect().right"
     for width in (320, 375, 500):
         browser.size(width, 800)

@@ -40,7 +40,7 @@ def record(method: str, seed: int, score: float, protocol: str = "cpu") -> RunRe
 def lead_over(method: str, own: list[float], theirs: list[float]) -> tuple[str, str]:
     records = [record("ser", seed, score) for seed, score in enumerate(own)]
     records += [record(method, seed, score) for seed, score in enumerate(theirs)]
-    found = {lead.comparison.own.item.scenario: lead for lead in leads(cpu_cells(records))}["class-il"]
+    found = {lead.test.place.scenario: lead for lead in leads(cpu_cells(records))}["class-il"]
     return found.ordering, found.size
 
 
@@ -66,7 +66,7 @@ def test_only_common_seeds_are_compared() -> None:
     records = [record("ser", seed, 30.0 + seed) for seed in (0, 1, 2)] + [record("er", 7, 10.0)]
     assert leads(cpu_cells(records)) == []
     (first, second) = leads(cpu_cells([*records, record("er", 1, 11.0)]))
-    assert (first.here.mean, first.here.count, second.comparison.own.item.scenario) == (20.0, 1, "task-il")
+    assert (first.here.mean, first.here.count, second.test.place.scenario) == (20.0, 1, "task-il")
     assert "+20.00 (1) | too few seeds" in lead_table(cpu_cells([*records, record("er", 1, 11.0)]))
 
 
@@ -101,7 +101,7 @@ def test_a_cell_has_the_cpu_result_in_its_own_column() -> None:
     (cell,) = judge_all([item for item in items() if item.name == name], records)
     row = dict(zip(COLUMNS, texts(cell), strict=True))
     assert (row["ours"], row["cpu"], row["verdict"]) == ("50.00 (1)", "31.00 ± 2.48 (3)", "too few seeds")
-    assert ",50,,1,,14.71,31,3,too few seeds," in as_csv([cell])
+    assert ",50,,1,,14.71,,,31,3,too few seeds," in as_csv([cell])
     assert "leads of SER: 2 confirmed" in as_markdown(
         [*records, *(record("er", seed, score) for seed, score in enumerate((9.0, 10.1, 10.9)))]
     )

@@ -4,10 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from test_records import make_record
 
-from strongreplay.report.curves import accuracy_curves
-from strongreplay.report.tables import group_records, summarise
+from strongreplay.report.curves import accuracy_curves, curves_of
+from strongreplay.report.summary import summarise
+from strongreplay.report.tables import group_records
 from strongreplay.runs.config import resolve
 from strongreplay.storage.records import RunRecord
 
@@ -16,7 +18,9 @@ def test_mean_and_sample_deviation_by_hand() -> None:
     summary = summarise([80.0, 82.0, 84.0])
     assert summary is not None
     assert (summary.mean, summary.deviation, summary.count) == (82, 2, 3)
-    assert str(summary) == "82.00 ± 2.00"
+    assert summary.half_width == pytest.approx(4.303 * 2 / 3**0.5, abs=1e-3)  # Student's table, two degrees
+    assert str(summary) == "82.00 ± 4.97"
+    assert summary.text("sd", count=True) == "82.00 ± 2.00 (3)"
     assert str(summarise([80.0])) == "80.00"
     assert summarise([None]) is None
 
@@ -35,7 +39,7 @@ def test_seeds_of_one_configuration_form_a_group_and_twins_are_told_apart() -> N
     assert score is not None
     assert score.mean == 81
     assert groups[0].score("domain-il", "average_accuracy") is None
-    assert groups[0].curves("class-il")[0] == [90, 80]
+    assert curves_of(groups[0], "class-il")[0].tolist() == [90, 80]
 
 
 def test_twins_of_a_run_of_the_paper_have_the_name_of_their_recipe_or_of_what_differs_from_it() -> None:

@@ -8,7 +8,9 @@ import pytest
 from scipy import stats
 
 from strongreplay.cli.reproduce import fingerprints_now
+from strongreplay.errors import ConfigError
 from strongreplay.report.markdown import renew, seconds_of
+from strongreplay.report.paired import compare_cells, compare_groups
 from strongreplay.report.reproduction import (
     BEGIN,
     END,
@@ -18,8 +20,16 @@ from strongreplay.report.reproduction import (
     texts,
     tuned,
 )
+from strongreplay.report.summary import Summary, summarise
 from strongreplay.report.tables import group_records
-from strongreplay.report.verdicts import Cell, Estimate, compare, estimate, judge, judge_all
+from strongreplay.report.verdicts import (
+    Cell,
+    difference_interval,
+    judge,
+    judge_all,
+    judge_interval,
+    seeds_to_decide,
+)
 from strongreplay.runs.config import resolve
 from strongreplay.runs.paper import METHODS, NOTES, TARGETS, PaperCell, fingerprints, items
 from strongreplay.runs.recipes import PUBLISHED, TUNED
@@ -82,38 +92,86 @@ def make_record(item: PaperCell, seed: int, score: float, config: dict[str, Any]
 
 def test_an_interval_is_students() -> None:
     values = [80.0, 81.0, 83.0, 84.0, 85.5]
-    found = estimate(values)
+    found = summarise(values)
     assert found is not None
     low, high = stats.t.interval(0.95, 4, loc=found.mean, scale=stats.sem(values))
-    assert found.mean - (found.margin or 0) == pytest.approx(low)
-    assert found.mean + (found.margin or 0) == pytest.approx(high)
-    single = estimate([80.0])
+    assert found.mean - (found.half_width or 0) == pytest.approx(low)
+    assert found.mean + (found.half_width or 0) == pytest.approx(high)
+    single = summarise([80.0])
     assert single is not None
-    assert (single.deviation, single.margin) == (None, None)
-    assert estimate([]) is None
+    assert (single.deviation, single.half_width) == (None, None)
+    assert summarise([]) is None
+
+
+def test_the_interval_of_a_difference_is_welchs() -> None:
+    ours, theirs = [80.0, 81.0, 83.0, 84.0, 85.5], [84.0, 84.5, 85.0, 84.0, 84.1, 84.3]
+    measured, printed = summarise(ours), summarise(theirs)
+    assert measured
+    assert printed
+    wanted = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.95)
+    assert difference_interval(measured, printed) == pytest.approx((wanted.low, wanted.high))
+    assert difference_interval(Summary(80.0, 1.0, 2), printed) is None
+    # Without a printed deviation ours is taken for it, and five runs.
+    bare, known = Summary(82.0, None, None), Summary(82.0, measured.deviation, 5)
+    assert difference_interval(measured, bare) == difference_interval(measured, known)
+
+
+@pytest.mark.parametrize(
+    ("interval", "verdict"),
+    [
+        ((0.1, 30.0), "better"),
+        ((-1.9, 30.0), "reproduced"),
+        ((-1.9, -0.1), "reproduced"),  # a difference, but a smaller one than the margin
+        ((-2.1, -0.1), "below"),
+        ((-2.1, 0.1), "undecided"),
+        ((-20.0, 4.0), "undecided"),  # noise does not win
+        ((-9.0, -3.0), "below"),
+    ],
+)
+def test_the_interval_and_the_margin_decide(interval: tuple[float, float], verdict: str) -> None:
+    assert judge_interval(interval, 1, 2.0) == verdict
+    assert judge_interval((-interval[1], -interval[0]), -1, 2.0) == verdict
+
+
+def test_a_wider_margin_may_decide_and_so_may_more_seeds() -> None:
+    noisy = Summary(82.0, 4.0, 5)
+    assert judge(SER, noisy) == "undecided"
+    assert judge(SER, noisy, margin=10.0) == "reproduced"
+    published = Summary(82.76, 0.62, 5)
+    needed = seeds_to_decide(SER, noisy, published, 2.0)
+    assert needed is not None
+    assert judge(SER, replace(noisy, count=needed)) == "reproduced"
+    assert judge(SER, replace(noisy, count=needed - 1)) == "undecided"
+    assert Cell(SER, published, noisy, "undecided").verdict_text == f"undecided ({needed} seeds would decide)"
+    hopeless = Summary(80.76, 1.0, 5)  # exactly at the margin
+    assert seeds_to_decide(SER, hopeless, published, 2.0) is None or judge(SER, hopeless) == "below"
+    far = Cell(SER, Summary(82.76, 9.0, 5), Summary(81.0, 9.0, 5), "undecided")
+    assert far.verdict_text == "undecided (>100 seeds would decide)"
 
 
 @pytest.mark.parametrize(
     ("ours", "verdict"),
     [
         (None, "not run"),
-        (Estimate(82.0, 0.5, 2, 4.0), "too few seeds"),
-        (Estimate(99.0, 0.5, 2, 4.0), "too few seeds"),
-        (Estimate(90.0, 0.1, 5, 0.1), "reproduced"),  # better, and far away
-        (Estimate(81.8, 0.2, 5, 0.25), "reproduced"),  # 0.96 below; 0.77 + 0.25 meet
-        (Estimate(81.7, 0.2, 5, 0.25), "below"),  # 1.06 below
+        (Summary(82.0, None, 1), "too few seeds"),
+        (Summary(99.0, 0.01, 2), "too few seeds"),  # two may agree by chance
+        (Summary(90.0, 0.1, 5), "better"),
+        (Summary(82.8, 0.2, 5), "reproduced"),
+        (Summary(81.8, 0.2, 5), "reproduced"),  # 0.96 ± 0.7 below: less than the margin
+        (Summary(81.2, 0.5, 5), "below"),  # 1.56 ± 0.8 below: reaches past it
+        (Summary(74.8, 10.0, 5), "undecided"),  # 8 points below and noisy
     ],
 )
-def test_verdicts(ours: Estimate | None, verdict: str) -> None:
+def test_verdicts(ours: Summary | None, verdict: str) -> None:
     assert judge(SER, ours) == verdict
 
 
 def test_less_forgetting_is_better() -> None:
     item = next(item for item in items() if item.target == "table3")
     assert item.mean is not None
-    assert judge(item, Estimate(item.mean - 9, 0.1, 5, 0.1)) == "reproduced"
-    assert judge(item, Estimate(item.mean + 9, 0.1, 5, 0.1)) == "below"
-    assert judge(replace(item, mean=None), Estimate(1.0, 0.1, 5, 0.1)) == "no number"
+    assert judge(item, Summary(item.mean - 9, 0.1, 5)) == "better"
+    assert judge(item, Summary(item.mean + 9, 0.1, 5)) == "below"
+    assert judge(replace(item, mean=None), Summary(1.0, 0.1, 5)) == "no number"
 
 
 def test_only_records_of_the_same_configuration_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +193,7 @@ def cells_of(scores: dict[str, list[float]]) -> list[Cell]:
     for method, values in scores.items():
         item = replace(SER, method=method, name=f"table2/p-mnist/m200/{method}/domain-il")
         records = tuple(make_record(item, seed, value) for seed, value in enumerate(values))
-        found.append(Cell(item, None, estimate(values), "reproduced", records))
+        found.append(Cell(item, None, summarise(values), "reproduced", records))
     return found
 
 
@@ -146,18 +204,28 @@ def test_rivals_are_paired_by_seed_and_corrected_after_holm() -> None:
         "hal": [70.0, 90.0, 81.0, 79.0],
         "der": [70.0, 71.0],
     }
-    found = {rivalry.rival.item.method: rivalry for rivalry in compare(cells_of(scores))}
+    found = {test.other: test for test in compare_cells(cells_of(scores))}
     single = {name: stats.ttest_rel(scores["ser"], scores[name]).pvalue for name in ("er", "hal")}
     assert found["er"].p == pytest.approx(2 * single["er"])
     assert found["hal"].p == pytest.approx(max(single["hal"], 2 * single["er"]))
-    assert found["er"].holds
-    assert not found["hal"].holds
-    assert (found["der"].p, found["der"].count) == (None, 2)
+    assert (found["er"].outcome, found["hal"].outcome) == ("ahead", "not decided")
+    assert (found["der"].p, found["der"].count, found["der"].outcome) == (None, 2, "not decided")
+    # The same of one's own runs, and from the other side.
+    records = [record for cell in cells_of(scores) for record in cell.records]
+    own = {test.other.lower(): test for test in compare_groups(group_records(records), "ser")}
+    assert {name: (t.p, t.difference, t.count) for name, t in own.items()} == {
+        name: (t.p, t.difference, t.count) for name, t in found.items()
+    }
+    (behind,) = (t for t in compare_groups(group_records(records[:8]), "ER") if t.other == "SER")
+    assert behind.outcome == "behind"
+    with pytest.raises(ConfigError, match="unknown method 'sre'; did you mean 'ser'"):
+        compare_groups(group_records(records), "sre")
 
 
 def test_texts_of_a_cell() -> None:
-    cell = Cell(SER, None, Estimate(81.3, 0.5, 3, 1.34), "reproduced")
-    assert texts(cell)[:3] == (SER.name, "82.76 ± 0.62 (5)", "81.30 ± 1.34 (3)")
+    cell = Cell(SER, Summary(82.76, 0.62, 5), Summary(81.3, 0.5, 3), "reproduced")
+    assert texts(cell)[:3] == (SER.name, "82.76 ± 0.77 (5)", "81.30 ± 1.24 (3)")
+    assert texts(cell, "sd")[1:3] == ("82.76 ± 0.62 (5)", "81.30 ± 0.50 (3)")
     dash = next(item for item in items() if item.why_none)
     assert texts(Cell(dash, None, None, "no number"))[1:3] == ("-", "-")
 
@@ -208,7 +276,7 @@ def test_tables_in_markdown_are_renewed_between_their_marks() -> None:
     assert "old" not in renewed
     assert renewed.startswith("a\n")
     assert renewed.endswith(f"\nc\n{mark} without an end")
-    assert "| SER | 81.00 ± 1.00 | 81.00 ± 1.00 | - | 3 |" in renewed
+    assert "| SER | 81.00 ± 2.48 | 81.00 ± 2.48 | - | 3 |" in renewed
     assert renewed.count("| permuted MNIST, memory") == 2
     assert renew(renewed, records) == renewed
     assert "Not run yet." in renew(text, [])

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strongreplay.errors import ConfigError, DataError
+from strongreplay.report.curves import curves_of
 from strongreplay.report.tables import group_records
 from strongreplay.runs import recipes
 from strongreplay.runs.recipes import all_recipes, find_recipe, parse_recipe, read_recipes
@@ -94,7 +95,7 @@ def use(record: RunRecord) -> None:
     f"{record.stream}/{record.method}/{record.seed}/{record.memory_size}".encode()
     for setting in record.scenarios:
         (group,) = group_records([record])
-        ((first, *_),) = group.curves(setting)
+        ((first, *_),) = curves_of(group, setting)
         assert math.isnan(first) or -101 < first < 101
         str(group.score(setting, "average_accuracy"))
     for phase in record.measured.get("phases", {}).values():

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strongreplay.cli.commands import STUDY, Command
-from strongreplay.cli.options import RecordPaths, takes_format
+from strongreplay.cli.options import RecordPaths, SpreadOption, takes_format
 from strongreplay.cli.tables import Cell, Format, Table, is_terminal, print_table
 from strongreplay.cli.text import print_line
 from strongreplay.errors import DataError
 
 if TYPE_CHECKING:
+    from strongreplay.report.summary import Spread
     from strongreplay.report.tables import Group
     from strongreplay.storage.records import RunRecord
 
@@ -25,11 +26,20 @@ def compare_command(
     picture: Annotated[
         Path | None, typer.Option(help="Where the picture goes.", show_default="into the first folder")
     ] = None,
+    against: Annotated[
+        str, typer.Option(metavar="METHOD", help="Test this method against the others: paired, after Holm.")
+    ] = "",
+    spread: SpreadOption = "interval",
     form: Format = "text",
 ) -> None:
     """Print a table of mean accuracy and forgetting over seeds, and draw accuracy after each task."""
-    folder = paths[0] if paths[0].is_dir() else paths[0].parent
-    print_comparison(read_records(paths), folder, picture, form)
+    from strongreplay.report.tables import group_records
+
+    folder, records = paths[0] if paths[0].is_dir() else paths[0].parent, read_records(paths)
+    if against:
+        print_table(make_paired_table(group_records(records), against), form)
+    else:
+        print_comparison(records, folder, picture, form, spread)
 
 
 def read_records(paths: list[Path]) -> "list[RunRecord]":
@@ -53,26 +63,35 @@ def print_problems(problems: list[str]) -> None:
 
 
 def print_comparison(
-    records: "list[RunRecord]", folder: Path, picture: Path | None = None, form: Format = "text"
+    records: "list[RunRecord]",
+    folder: Path,
+    picture: Path | None = None,
+    form: Format = "text",
+    spread: "Spread" = "interval",
+    drawn: "list[RunRecord] | None" = None,
 ) -> None:
-    """A table and a picture for each stream and protocol; other formats are one table and no picture."""
+    """A table and a picture for each stream and protocol; other formats are one table and no picture.
+
+    The picture shows the records of the table, or those of `drawn` where these are more.
+    """
     from strongreplay.report.curves import accuracy_curves
     from strongreplay.report.tables import group_records
     from strongreplay.storage.records import safe_name
 
     groups = group_records(records)
     if form != "text":
-        print_table(make_comparison_table(groups, with_stream=True), form)
+        print_table(make_comparison_table(groups, spread, with_stream=True), form)
         return
     names = list(dict.fromkeys(group.place for group in groups))
     for name in names:
         own = [group for group in groups if group.place == name]
-        print_table(make_comparison_table(own))
+        print_table(make_comparison_table(own, spread))
+        shown = [group for group in group_records(drawn) if group.place == name] if drawn else own
         path = picture or folder / f"{safe_name(name)}.png"
         if picture and len(names) > 1:
             path = picture.with_stem(f"{picture.stem}-{safe_name(name)}")
         try:
-            print_line(f"picture: {accuracy_curves(own, path)}")
+            print_line(f"picture: {accuracy_curves(shown, path)}")
         except OSError as error:
             raise DataError(
                 f"{path}: the picture cannot be written ({error.strerror or error}), all records are there; "
@@ -80,9 +99,12 @@ def print_comparison(
             ) from None
 
 
-def make_comparison_table(groups: "list[Group]", with_stream: bool = False) -> Table:
-    """Mean ± deviation over seeds; the best of each column among equal memory sizes is marked."""
+def make_comparison_table(
+    groups: "list[Group]", spread: "Spread" = "interval", with_stream: bool = False
+) -> Table:
+    """Mean ± spread over seeds; the best of each column among equal memory sizes is marked."""
     from strongreplay.report.styles import TITLES, label_of
+    from strongreplay.report.summary import SPREAD_NAMES
 
     columns = [*(["stream"] if with_stream else []), "method", "memory"]
     rows: list[list[str | Cell]] = [
@@ -92,17 +114,24 @@ def make_comparison_table(groups: "list[Group]", with_stream: bool = False) -> T
     for scenario in [one for one in TITLES if any(one in group.records[0].scenarios for group in groups)]:
         for score, (heading, best_of) in SCORES.items():
             columns.append(f"{TITLES[scenario]}\n{heading}")
-            for row, cell in zip(rows, make_score_cells(groups, scenario, score, best_of), strict=True):
+            for row, cell in zip(
+                rows, make_score_cells(groups, scenario, score, best_of, spread), strict=True
+            ):
                 row.append(cell)
     for row, group in zip(rows, groups, strict=True):
         row.append(Cell(str(len(group.records)), len(group.records)))
     mark = "in bold" if is_terminal() else "marked *"
-    title = f"{groups[0].place}: mean ± deviation over n seeds, in per cent; best of a memory size {mark}"
+    what = f"mean ± {SPREAD_NAMES[spread]} over n seeds, in per cent"
+    title = f"{groups[0].place}: {what}; best of a memory size {mark}"
     return Table([*columns, "n"], rows, title, wraps=["method"], num_keys=2 + with_stream)
 
 
 def make_score_cells(
-    groups: "list[Group]", scenario: str, score: str, best_of: Callable[[list[float]], float]
+    groups: "list[Group]",
+    scenario: str,
+    score: str,
+    best_of: Callable[[list[float]], float],
+    spread: "Spread",
 ) -> Iterator[Cell]:
     """One column. Joint training is an upper bound and does not compete."""
     from strongreplay.report.styles import UPPER_BOUND
@@ -117,8 +146,17 @@ def make_score_cells(
         is_best = bool(
             summary and len(own) > 1 and group.method != UPPER_BOUND and summary.mean == best_of(own)
         )
-        value = {"mean": summary.mean, "deviation": summary.deviation} if summary else {"mean": None}
-        yield Cell(str(summary or "-"), value, is_best)
+        value = {"mean": summary.mean, spread: summary.spread(spread)} if summary else {"mean": None}
+        yield Cell(summary.text(spread) if summary else "-", value, is_best)
+
+
+def make_paired_table(groups: "list[Group]", method: str) -> Table:
+    from strongreplay.report.paired import compare_groups
+    from strongreplay.report.reproduction import PAIRED_COLUMNS, paired_texts
+
+    title = f"{method} against the others over common seeds: paired t-test, p after Holm; ahead in points"
+    rows = [paired_texts(test) for test in compare_groups(groups, method)]
+    return Table(PAIRED_COLUMNS, rows, title, wraps=["method", "against"])
 
 
 COMMAND = Command("compare", compare_command, STUDY, 30)

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
@@ -126,3 +126,15 @@ def takes_format(command: Callable[..., None]) -> Callable[..., None]:
     with_format.__signature__ = signature.replace(parameters=[*others, *flags])  # type: ignore[attr-defined]
     with_format.__annotations__ = {one.name: one.annotation for one in (*others, *flags)}
     return with_format
+
+
+# Of tables
+
+SpreadOption = Annotated[
+    Literal["interval", "sd"],
+    typer.Option(help="What stands behind ±: half of the 95 % interval of the mean, or the deviation."),
+]
+Margin = Annotated[
+    float,
+    typer.Option(min=0.0, help="Points that a result may be below print and still count as reproduced."),
+]

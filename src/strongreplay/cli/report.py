@@ -8,20 +8,22 @@ import typer
 from strongreplay.cli.bars import Bar
 from strongreplay.cli.commands import STUDY, Command
 from strongreplay.cli.compare import print_problems
-from strongreplay.cli.options import RecordPaths
+from strongreplay.cli.options import Margin, RecordPaths
 from strongreplay.cli.text import count_of, print_line
 from strongreplay.errors import DataError
 
 if TYPE_CHECKING:
-    from strongreplay.report.page import Found
+    from strongreplay.report.collect import Found
 
 
 def report_command(
     paths: RecordPaths,
     out: Annotated[Path, typer.Option("--out", "-o", help="Where the page goes.")] = Path("report.html"),
+    margin: Margin = 2.0,
 ) -> None:
     """Write one self-contained HTML page: verdicts on the paper, tables, figures, run details."""
-    from strongreplay.report.page import build, collect
+    from strongreplay.report.collect import collect
+    from strongreplay.report.page import build
     from strongreplay.storage.files import write_text
 
     for path in paths:
@@ -30,7 +32,7 @@ def report_command(
     with Bar() as bar:
         found = collect(paths, bar)
         check_records(found, paths)
-        page = build(found, bar)
+        page = build(found, bar, margin=margin)
     print_problems([*found.problems, *map(str, found.damaged)])
     try:
         write_text(out, page)

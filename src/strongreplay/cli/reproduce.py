@@ -14,9 +14,11 @@ from strongreplay.cli.options import (
     DataFolder,
     Device,
     Jobs,
+    Margin,
     ProtocolName,
     ResultsFolder,
     Seeds,
+    SpreadOption,
     Threads,
     choose_data_folder,
     parse_seeds,
@@ -29,7 +31,8 @@ from strongreplay.runs.paper import FINGERPRINTS, METHODS, TARGETS, PaperCell, i
 from strongreplay.runs.recipes import recipe_of
 
 if TYPE_CHECKING:
-    from strongreplay.report.page import Found
+    from strongreplay.report.collect import Found
+    from strongreplay.report.summary import Spread
     from strongreplay.report.verdicts import Cell
     from strongreplay.runs.config import RunConfig
     from strongreplay.runs.grid import Job, RunOptions
@@ -142,10 +145,12 @@ def report_command(
     readme: Annotated[
         bool, typer.Option("--readme", help="Only renew the tables of README.md and docs/results.md here.")
     ] = False,
+    margin: Margin = 2.0,
+    spread: SpreadOption = "interval",
 ) -> None:
     """A verdict for every cell, in the terminal and as Markdown, CSV, LaTeX and a page."""
     from strongreplay.report import protocols
-    from strongreplay.report.page import collect
+    from strongreplay.report.collect import collect
     from strongreplay.report.reproduction import counts
     from strongreplay.report.verdicts import judge_all
 
@@ -157,13 +162,13 @@ def report_command(
     if readme:
         renew_tables(found.records)
         return
-    cells = judge_all(items(), found.records)
-    print_table(make_verdict_table([cell for cell in cells if every or cell.records or cell.cpu]))
+    cells = judge_all(items(), found.records, margin)
+    print_table(make_verdict_table([cell for cell in cells if every or cell.records or cell.cpu], spread))
     summary = ", ".join(f"{number} {verdict}" for verdict, number in counts(cells).items())
     print_line(f"{len(cells)} cells: {summary}")
     print_line(protocols.summary(found.records))
     try:
-        write_report(found, cells, to, figures)
+        write_report(found, cells, to, figures, spread)
     except OSError as error:
         raise DataError(
             f"{to}: cannot be written ({error.strerror or error}); choose another with --to"
@@ -172,25 +177,25 @@ def report_command(
     print_line(f"written to {to}: {names}")
 
 
-def write_report(found: "Found", cells: "list[Cell]", folder: Path, figures: bool) -> None:
+def write_report(found: "Found", cells: "list[Cell]", folder: Path, figures: bool, spread: "Spread") -> None:
     from strongreplay.report import protocols
     from strongreplay.report.figures import all_figures
     from strongreplay.report.page import build
+    from strongreplay.report.paired import compare_cells
     from strongreplay.report.reproduction import as_csv, as_latex, as_markdown
     from strongreplay.report.svg import save
     from strongreplay.report.tables import group_records
-    from strongreplay.report.verdicts import compare
     from strongreplay.storage.files import write_text
 
-    markdown = as_markdown(cells, compare(cells)) + protocols.as_markdown(found.records)
+    markdown = as_markdown(cells, compare_cells(cells), spread) + protocols.as_markdown(found.records)
     write_text(folder / "verdicts.md", markdown)
     write_text(folder / "verdicts.csv", as_csv(cells))
-    write_text(folder / "verdicts.tex", as_latex(cells))
+    write_text(folder / "verdicts.tex", as_latex(cells, spread))
     with Bar() as bar:
         groups = group_records(found.records) if figures else []
         for name, figure in all_figures(groups, cells if figures else [], bar):
             save(figure, folder / "figures", name)
-        write_text(folder / "report.html", build(found, bar))
+        write_text(folder / "report.html", build(found, bar, margin=cells[0].margin))
 
 
 def renew_tables(records: "list[RunRecord]") -> None:
@@ -323,11 +328,11 @@ def standing_of(chosen: list[PaperCell], config: "RunConfig", out: Path) -> tupl
     return " / ".join(row[2] for row in rows), " / ".join(row[1] for row in rows)
 
 
-def make_verdict_table(cells: "list[Cell]") -> Table:
-    from strongreplay.report.reproduction import COLUMNS, texts
+def make_verdict_table(cells: "list[Cell]", spread: "Spread" = "interval") -> Table:
+    from strongreplay.report.reproduction import COLUMNS, table_title, texts
 
-    title = "published: mean ± deviation (runs); ours: mean ± 95 % interval (seeds); in per cent"
-    return Table(COLUMNS, [texts(cell) for cell in cells], title, wraps=["cell", "note"], optional=["note"])
+    rows = [texts(cell, spread) for cell in cells]
+    return Table(COLUMNS, rows, table_title(spread), wraps=["cell", "verdict", "note"], optional=["note"])
 
 
 COMMAND = Command("reproduce", app, STUDY, 60)

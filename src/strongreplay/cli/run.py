@@ -93,6 +93,7 @@ def run_to_the_end(
     """All runs, then the table and picture; a stop says what is kept and how to go on."""
     from strongreplay.cli.compare import print_comparison
     from strongreplay.runs.grid import find_record, sort_out
+    from strongreplay.storage.records import read_folder, record_path
 
     recorded, absent, problems = sort_out(configs, options.out)
     progress, ended = make_runs(recorded, absent, problems, options, jobs, threads)
@@ -106,9 +107,11 @@ def run_to_the_end(
         )
         raise typer.Exit(128 + progress.stop.asked)
     kept = {id(job.config) for job in finished}
-    records = [find_record(config, options.out) for config in configs if id(config) in kept]
-    if records:
-        print_comparison([record for record in records if record], options.out)
+    found = [find_record(config, options.out) for config in configs if id(config) in kept]
+    if records := [record for record in found if record]:
+        # The picture has the runs of earlier commands, too.
+        folders = {record_path(options.out, record.config).parent.parent for record in records}
+        print_comparison(records, options.out, drawn=read_folder(sorted(folders))[0])
     exit_if_failed(ended)
 
 

@@ -7,13 +7,12 @@ import hashlib
 
 from strongreplay.methods.row import ALL_SCENARIOS, MethodRow
 
-__all__ = ["ALL_SCENARIOS", "METHOD_ROWS", "MethodRow", "method_colour", "method_label", "method_look"]
+__all__ = ["ALL_SCENARIOS", "METHOD_ROWS", "MethodRow", "method_label", "method_look"]
 
-DISJOINT = ("class-il", "task-il")  # scenarios whose tasks have disjoint classes
-# Okabe and Ito's palette, which colour-blind readers can tell apart; without yellow, which is too pale on
-# white, and with grey instead of black, which is invisible on a dark page.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
-USER_COLOURS = ("#AA4499", "#999933", "#8C564B", "#44AA99")  # for users' methods
+DISJOINT = ("class-il", "task-il")  # every task has classes of its own
+# Okabe and Ito's palette, made for colour-blind readers, without yellow, which fades on white, and without
+# black; then a purple and a brown. Grey is for lines that stay in the background.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#9467BD", "#8C564B")
 
 
 def method_label(name: str) -> str:
@@ -23,16 +22,11 @@ def method_label(name: str) -> str:
 
 
 def method_look(name: str) -> int:
-    """Index of a method's colour, marker and dash; the same in every figure."""
+    """The number of a method's colour and marker, which it has in every figure where they are free."""
     row = METHOD_ROWS.get(name)
     if row is not None and row.look is not None:
         return row.look
     return len(METHOD_ROWS) + int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") % 1000
-
-
-def method_colour(name: str) -> str:
-    palette = COLOURS if name in METHOD_ROWS else USER_COLOURS
-    return palette[method_look(name) % len(palette)]
 
 
 METHOD_ROWS: dict[str, MethodRow] = {
@@ -59,7 +53,7 @@ METHOD_ROWS: dict[str, MethodRow] = {
             needs=("all data",),
             on_union=True,
             passes="1 / 1",
-            look=5,
+            look=16,
         ),
         MethodRow(
             "oewc",
@@ -261,7 +255,7 @@ METHOD_ROWS: dict[str, MethodRow] = {
             grows=True,
             cost=4,
             passes="4 / 1, two without gradient",
-            look=16,
+            look=5,
         ),
         MethodRow(
             "tamil",

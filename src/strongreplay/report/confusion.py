@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
-from strongreplay.report.styles import INK, plain
+from strongreplay.report.styles import INK, printable
 
 Name = str | int
 MOST = 100  # classes; of more, those with the most mistakes are shown
@@ -26,13 +26,13 @@ def confusion_figure(names: Sequence[Name], pairs: Mapping[tuple[Name, Name], in
             totals[places[label]] += count
             if answer in places:
                 counts[places[label], places[answer]] += count
-    # A class without samples is no class that is always taken for something else.
+    # A class without samples has no shares, which is not the same as a share of zero.
     shares = np.where(totals[:, None] > 0, 100 * counts / np.maximum(totals, 1)[:, None], np.nan)
     side = min(16.0, 3.2 + 0.42 * len(shown)) if len(shown) <= MOST_NUMBERS else 6.0 + 0.12 * len(shown)
     figure = Figure(figsize=(side + 1.2, side), layout="constrained")
     axes = figure.subplots()
     shades = matplotlib.colormaps["Blues"].with_extremes(bad="#e8e8e8")
-    # The root of the share: one mistake in fifty is what one looks for, and must be seen.
+    # The root of the share, so that one mistake in fifty can be seen.
     image = axes.imshow(shares, cmap=shades, norm=PowerNorm(0.5, 0, 100), interpolation="nearest")
     size = 9.0 if len(shown) <= MOST_NUMBERS else 7.5
     texts = [shorten(str(name)) for name in shown]
@@ -70,5 +70,5 @@ def choose(names: Sequence[Name], pairs: Mapping[tuple[Name, Name], int]) -> lis
 
 def shorten(name: str) -> str:
     """For matplotlib, in which a dollar would begin a formula."""
-    text = plain(name)
+    text = printable(name)
     return (text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}...").replace("$", r"\$")

@@ -1,6 +1,7 @@
-"""Images on one sheet, a row a class with its name beside it; those that are marked have a frame."""
+"""Images on one sheet, row by row; with names beside the rows and frames around marked images if wanted."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,56 @@ from strongreplay.errors import RunError
 
 MOST_ROWS = 100  # classes
 IN_ROW = 24  # images of a class beside each other
-MOST_LINES = 20  # of one class, if there is no other
+MOST_LINES = 20  # rows of a class that is alone on the sheet
 SMALL, LARGE = 32, 64  # pixels a side: smaller images are enlarged, larger ones shrunk
 GAP, TEXT_WIDTH, TEXT_SIZE = 4, 170, 14
 INK, PAPER, FRAME = (30, 30, 30), (255, 255, 255), (213, 94, 0)
 
 Pixels = npt.NDArray[np.uint8]
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Images beside each other, by their numbers, with a name."""
+
+    numbers: list[int]
+    name: str = ""
+
+
+def draw_rows(
+    images: Pixels,
+    rows: Sequence[Row],
+    size: tuple[int, int],
+    gap: int,
+    framed: Sequence[bool] = (),
+    title: str = "",
+    progress: Progress = lambda what, done, total: None,
+) -> Image.Image:
+    """The sheet, transparent where nothing lies; `images` are (N, C, H, W), `size` is width and height."""
+    font = ImageFont.load_default(TEXT_SIZE)
+    names = [shorten_name(row.name, font) for row in rows]
+    names_width = 4 * GAP + int(max(map(font.getlength, names))) if any(names) else 0
+    step_x, step_y = size[0] + gap, size[1] + gap
+    head = step_y if title else 0
+    border = gap if title else 0
+    width = names_width + step_x * max(len(row.numbers) for row in rows) - gap + 2 * border
+    title_width = int(font.getlength(title)) + 2 * GAP if title else 0
+    height = head + step_y * len(rows) - gap + 2 * border
+    sheet = Image.new("RGBA", (max(width, title_width), height), (*PAPER, 0))
+    pen = ImageDraw.Draw(sheet)
+    pen.text((GAP, GAP), title, INK, font)
+    for number, (row, name) in enumerate(zip(rows, names, strict=True)):
+        progress("drawing", number + 1, len(rows))
+        top = head + border + number * step_y
+        pen.text((GAP, top + size[1] // 2 - TEXT_SIZE // 2 - 2), name, INK, font)
+        for place, image in enumerate(row.numbers):
+            left = names_width + place * step_x
+            sheet.paste(resize(images[image], size), (left, top))
+            if framed and framed[image]:
+                box = (left - 2, top - 2, left + size[0] + 1, top + size[1] + 1)
+                pen.rectangle(box, outline=FRAME, width=2)
+    return sheet
 
 
 def draw_sheet(
@@ -24,66 +69,54 @@ def draw_sheet(
     labels: Sequence[str],
     framed: Sequence[bool],
     path: Path,
-    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+    progress: Progress = lambda what, done, total: None,
 ) -> int:
-    """Write the picture and tell how many images are on it."""
-    lines = arrange(labels)
+    """Write a PNG with a row a class, and return how many images are on it."""
+    rows = rows_by_label(labels)
     side = min(max(images.shape[2], images.shape[3], SMALL), LARGE)
-    step = side + GAP
-    font = ImageFont.load_default(TEXT_SIZE)
-    names_width = min(TEXT_WIDTH, 4 * GAP + int(max(font.getlength(name) for name, _ in lines)))
-    width = names_width + step * max(len(rows) for _, rows in lines) + GAP
-    sheet = Image.new("RGB", (max(width, 320), step * (len(lines) + 1) + GAP), PAPER)
-    pen = ImageDraw.Draw(sheet)
-    pen.text((GAP, GAP), "a row a class; in a frame: held out to judge by", INK, font)
-    for number, (name, rows) in enumerate(lines, 1):
-        progress("drawing", number, len(lines))
-        top = number * step + GAP
-        pen.text((GAP, top + side // 2 - TEXT_SIZE // 2 - 2), fitting(name, font), INK, font)
-        for place, row in enumerate(rows):
-            left = names_width + place * step
-            sheet.paste(tile(images[row], side), (left, top))
-            if framed[row]:
-                pen.rectangle((left - 2, top - 2, left + side + 1, top + side + 1), outline=FRAME, width=2)
+    title = "a row a class; in a frame: held out to judge by"
+    sheet = draw_rows(images, rows, (side, side), GAP, framed, title, progress)
+    white = Image.new("RGBA", sheet.size, (*PAPER, 255))
     try:
-        sheet.save(path, "PNG")
+        Image.alpha_composite(white, sheet).convert("RGB").save(path, "PNG")
     except OSError as error:
         raise RunError(
             f"{path}: cannot be written ({error.strerror or error}); choose another place with --out"
         ) from None
-    return sum(len(rows) for _, rows in lines)
+    return sum(len(row.numbers) for row in rows)
 
 
-def arrange(labels: Sequence[str]) -> list[tuple[str, list[int]]]:
-    """Lines of a name and the images beside it; one class alone may have several."""
+def rows_by_label(labels: Sequence[str]) -> list[Row]:
+    """A row a class; a class that is alone may have several."""
     groups: dict[str, list[int]] = {}
-    for row, label in enumerate(labels):
-        groups.setdefault(label, []).append(row)
+    for number, label in enumerate(labels):
+        groups.setdefault(label, []).append(number)
     if len(groups) == 1:
-        ((name, rows),) = groups.items()
-        starts = range(0, min(len(rows), IN_ROW * MOST_LINES), IN_ROW)
-        return [("" if start else name, rows[start : start + IN_ROW]) for start in starts]
-    return [(name, spread(rows)) for name, rows in list(groups.items())[:MOST_ROWS]]
+        ((name, numbers),) = groups.items()
+        starts = range(0, min(len(numbers), IN_ROW * MOST_LINES), IN_ROW)
+        return [Row(numbers[start : start + IN_ROW], "" if start else name) for start in starts]
+    # What is held out comes last, and must not be missing where a row is shortened.
+    return [Row(choose_evenly(numbers, IN_ROW), name) for name, numbers in list(groups.items())[:MOST_ROWS]]
 
 
-def spread(rows: list[int]) -> list[int]:
-    """At most IN_ROW, evenly over all: what is held out comes last and must not be cut off."""
-    if len(rows) <= IN_ROW:
-        return rows
-    return [rows[place * len(rows) // IN_ROW] for place in range(IN_ROW)]
+def choose_evenly(numbers: list[int], most: int) -> list[int]:
+    """At most that many, evenly over the whole list."""
+    if len(numbers) <= most:
+        return numbers
+    return [numbers[place * len(numbers) // most] for place in range(most)]
 
 
-def tile(image: Pixels, side: int) -> Image.Image:
+def resize(image: Pixels, size: tuple[int, int]) -> Image.Image:
+    """(C, H, W) as a picture of that width and height; enlarged pixels stay sharp."""
     pixels = image[0] if len(image) == 1 else np.ascontiguousarray(image.transpose(1, 2, 0))
     picture = Image.fromarray(pixels).convert("RGB")
-    # Enlarged pixels stay sharp: it is them one wants to see.
-    how = Image.Resampling.NEAREST if max(picture.size) < side else Image.Resampling.BILINEAR
-    return picture.resize((side, side), how)
+    method = Image.Resampling.NEAREST if max(picture.size) < max(size) else Image.Resampling.BILINEAR
+    return picture if picture.size == size else picture.resize(size, method)
 
 
-def fitting(name: str, font: "ImageFont.FreeTypeFont | ImageFont.ImageFont") -> str:
+def shorten_name(name: str, font: "ImageFont.FreeTypeFont | ImageFont.ImageFont") -> str:
     """As much of a name as there is room for."""
-    cut = name[: TEXT_WIDTH // 3]  # measuring takes time, and hardly a sign is narrower than that
-    while cut and font.getlength(cut if cut == name else f"{cut}...") > TEXT_WIDTH - 2 * GAP:
-        cut = cut[:-1]
-    return cut if cut == name else f"{cut}..."
+    short = name[: TEXT_WIDTH // 3]  # measuring takes time, and hardly a letter is narrower than three pixels
+    while short and font.getlength(short if short == name else f"{short}...") > TEXT_WIDTH - 4 * GAP:
+        short = short[:-1]
+    return short if short == name else f"{short}..."

@@ -1,57 +1,54 @@
-"""Which pictures a set of records gives; none is drawn before somebody asks for it."""
+"""Which figures a set of records gives. None is drawn before it is asked for.
+
+A new figure is a file with a drawing function and a row in FIGURES.
+"""
 
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
+from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
-from strongreplay.report.bars import (
-    ablation_figure,
-    ablation_groups_figure,
-    families,
-    forgetting_figure,
-    is_part,
-)
-from strongreplay.report.curves import curves_figure
-from strongreplay.report.matrices import matrices_figure
-from strongreplay.report.scatter import memory_figure, plane_figure, time_figure
-from strongreplay.report.styles import TITLES, UPPER_BOUND, matrices_of, net_of, scenarios_of
+from strongreplay.report.ablation import families, lacks_terms
+from strongreplay.report.styles import TITLES, UPPER_BOUND, matrices_of, net_of, scenarios_of, sizes_of
 from strongreplay.report.tables import Group, tell_apart
 from strongreplay.report.verdicts import Cell
 from strongreplay.storage.records import fingerprint
 
-KINDS = {  # in the order in which they tell most; matrices are large and come last
-    "curves": "Accuracy after each task",
-    "ablation": "Ablation",
-    "plane": "Stability and plasticity",
-    "memory": "Accuracy by memory size",
-    "time": "Accuracy and training time",
-    "forgetting": "Forgetting",
-    "matrices": "Accuracy on each task after each task",
-}
-COMPARED: dict[str, Callable[[list[Group]], Figure]] = {
-    "plane": plane_figure, "time": time_figure, "forgetting": forgetting_figure
-}  # fmt: skip
-LONGEST = 80  # characters of a name; drawing takes time with their length
+LONGEST_NAME = 80  # characters; drawing takes time with their length
+
+
+class Subject(NamedTuple):
+    """What one figure is about, and what its drawing function is called with."""
+
+    about: str
+    name: str  # the beginning of its file's name
+    num_entries: int  # lines, bars or panels
+    arguments: tuple[Any, ...]
+    shapes: int = 1  # drawn for an entry
+
+
+Split = Callable[[list[Group], list[Cell]], Iterator[Subject]]
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedFigure:
-    """A picture that could be drawn."""
+    """A figure that could be drawn."""
 
-    kind: str  # of KINDS
-    about: str  # what it shows
-    name: str  # that can be a file's
-    lines: int  # or bars, or panels
+    kind: str  # of FIGURES
+    about: str
+    name: str  # can be a file's
+    num_entries: int
     draw: Callable[[], Figure]
-    weight: int = 1  # work a line
+    shapes: int = 1
 
     @property
     def cost(self) -> int:
-        return self.lines * self.weight
+        return self.num_entries * self.shapes
 
     @property
     def stream(self) -> str:
@@ -59,88 +56,125 @@ class PlannedFigure:
 
     @property
     def title(self) -> str:
-        return KINDS[self.kind] + (f": {self.about}" if self.about else "")
+        return TITLE_OF[self.kind] + (f": {self.about}" if self.about else "")
 
 
 def plan_figures(groups: list[Group], cells: list[Cell]) -> list[PlannedFigure]:
-    """All there are, by kind: curves of every stream come before any matrix."""
-    plans = [*comparisons(groups), *ablations(groups, cells)]
-    return sorted(plans, key=lambda plan: list(KINDS).index(plan.kind))
+    """All there are, in the order of FIGURES."""
+    plans = []
+    for kind, _, split, function in FIGURES:
+        module, _, name = function.partition(":")
+        for subject in split(groups, cells):
+            draw = getattr(import_module(f"strongreplay.report.{module}"), name)
+            plans.append(
+                PlannedFigure(
+                    kind,
+                    subject.about,
+                    f"{subject.name}-{kind}",
+                    subject.num_entries,
+                    partial(draw, *subject.arguments),
+                    subject.shapes,
+                )
+            )
+    return plans
 
 
 def all_figures(
-    groups: list[Group], cells: list[Cell], tell: Callable[[str, int, int], None] | None = None
+    groups: list[Group], cells: list[Cell], progress: Callable[[str, int, int], None] | None = None
 ) -> Iterator[tuple[str, Figure]]:
-    """Every picture there is something for, with its name; each is drawn when its turn comes."""
+    """Every figure there is something for, with its name; each is drawn when its turn comes."""
     taken: set[str] = set()
     plans = plan_figures(groups, cells)
     for number, plan in enumerate(plans):
-        if tell:
-            tell("drawing figures", number, len(plans))
+        if progress:
+            progress("drawing figures", number, len(plans))
         name, figure = plan.name, plan.draw()
-        while name in taken:  # names that differ in what a file's name cannot have
+        while name in taken:  # two names may differ only in what a file's name cannot have
             name += "-2"
         if figure.axes:
             taken.add(name)
-            figure.set_label(name)  # its ids in a page are made of it
+            figure.set_label(name)  # its ids in a page begin with it
             yield name, figure
 
 
-def comparisons(groups: list[Group]) -> Iterator[PlannedFigure]:
-    """Pictures of methods that learnt the same stream with the same net; joint alone is no comparison."""
-    parts = {id(group) for family in families(groups) for group in family if is_part(group)}
+def by_net(groups: list[Group]) -> Iterator[tuple[str, str, list[Group]]]:
+    """Configurations that learnt the same stream with the same net; joint training alone is no comparison."""
+    parts = {id(group) for family in families(groups) for group in family if lacks_terms(group)}
     nets: dict[str, dict[str, list[Group]]] = defaultdict(lambda: defaultdict(list))
     for group in groups:
-        if id(group) not in parts and has_path(group):
+        if id(group) not in parts and has_several_tasks(group):
             nets[group.stream][net_of(group)].append(group)
-    for stream, by_net in nets.items():
-        for net, own in by_net.items():
+    for stream, own_nets in nets.items():
+        for net, own in own_nets.items():
             if num_rivals(own):
-                name = file_safe(f"{stream}-{net}" if len(by_net) > 1 else stream)
-                about = f"{cut(stream)}, {cut(net)}"
-                yield from by_size(name, about, [shortened(group) for group in tell_apart(own)])
+                name = file_safe(f"{stream}-{net}" if len(own_nets) > 1 else stream)
+                yield name, f"{shorten(stream)}, {shorten(net)}", [shorten_names(g) for g in tell_apart(own)]
 
 
-def by_size(name: str, about: str, groups: list[Group]) -> Iterator[PlannedFigure]:
-    """For each memory size its own pictures, methods without memory in each."""
-    sizes = sorted({group.memory_size for group in groups if group.memory_size is not None})
-    for size in sizes or (None,):
-        own = [group for group in groups if group.memory_size in (None, size)]
-        base, what = (name, about) if size is None else (f"{name}-m{size}", f"{about}, memory {size}")
-        yield PlannedFigure("curves", what, f"{base}-curves", len(own), partial(curves_figure, own))
-        for kind, draw in (
-            COMPARED.items() if num_rivals(own) > 1 else ()
-        ):  # one alone is compared with nothing
-            yield PlannedFigure(kind, what, f"{base}-{kind}", len(own), partial(draw, own))
-        shapes = max(4, num_tasks(own) ** 2 // 10)  # a panel a method, in it a shape a number
-        for scenario in scenarios_of(own):
-            draw_matrices = partial(matrices_figure, own, scenario)
-            title = f"{what}, {TITLES[scenario]}"
-            yield PlannedFigure(
-                "matrices", title, f"{base}-matrices-{scenario}", len(own), draw_matrices, shapes
-            )
-    if len(sizes) > 1:
-        yield PlannedFigure("memory", about, f"{name}-memory", len(groups), partial(memory_figure, groups))
+def each_size(groups: list[Group], cells: list[Cell], fewest: int = 1) -> Iterator[Subject]:
+    """A figure for each memory size and scenario; configurations without memory are in each size."""
+    for name, about, own in by_net(groups):
+        for size in sizes_of(own) or (None,):
+            here = [group for group in own if group.memory_size in (None, size)]
+            base, what = (name, about) if size is None else (f"{name}-m{size}", f"{about}, memory {size}")
+            if num_rivals(here) >= fewest:
+                yield from each_scenario(what, base, here)
 
 
-def ablations(groups: list[Group], cells: list[Cell]) -> Iterator[PlannedFigure]:
-    """The paper's, and those of our own that are not in it."""
+def each_scenario(about: str, name: str, groups: list[Group]) -> Iterator[Subject]:
+    """A file's name has the scenario where there are several."""
+    scenarios = scenarios_of(groups)
+    for scenario in scenarios:
+        full = f"{name}-{scenario}" if len(scenarios) > 1 else name
+        yield Subject(f"{about}, {TITLES[scenario]}", full, len(groups), (groups, scenario))
+
+
+def each_matrix(groups: list[Group], cells: list[Cell]) -> Iterator[Subject]:
+    """The same; a panel has a shape for each number of its matrix."""
+    for subject in each_size(groups, cells):
+        yield subject._replace(shapes=max(4, num_tasks(subject.arguments[0]) ** 2 // 10))
+
+
+def several_sizes(groups: list[Group], cells: list[Cell]) -> Iterator[Subject]:
+    """A figure for each scenario, of all memory sizes, where there are at least two."""
+    for name, about, own in by_net(groups):
+        if len(sizes_of(own)) > 1:
+            yield from each_scenario(about, name, own)
+
+
+def ablation_cells(groups: list[Group], cells: list[Cell]) -> Iterator[Subject]:
     paper = [cell for cell in cells if cell.item.target == "table4" and cell.ours]
     if paper:
-        yield PlannedFigure(
-            "ablation", "the paper's", "ablation-paper", len(paper), partial(ablation_figure, paper)
-        )
-    known = {cell.item.fingerprint for cell in paper}
+        yield Subject("the paper's", "paper", len(paper), (paper,))
+
+
+def ablation_families(groups: list[Group], cells: list[Cell]) -> Iterator[Subject]:
+    """Runs of one's own that differ in their terms and are none of the paper's."""
+    known = {cell.item.fingerprint for cell in cells if cell.item.target == "table4" and cell.ours}
     for family in families(groups):
         if not any(fingerprint(group.records[0].config) in known for group in family):
-            own = [shortened(group) for group in family]
+            own = [shorten_names(group) for group in family]
             about = f"{own[0].stream}, memory {own[0].memory_size}"
-            name = file_safe(f"{family[0].stream}-m{family[0].memory_size}-ablation")
-            yield PlannedFigure("ablation", about, name, len(own), partial(ablation_groups_figure, own))
+            name = file_safe(f"{family[0].stream}-m{family[0].memory_size}")
+            yield Subject(about, name, len(own), (own,))
 
 
-def has_path(group: Group) -> bool:
-    """At least two tasks, or joint training: a single task tells nothing about forgetting."""
+# Kind, title, what each figure is about, and the function that draws it; those that tell most come first.
+FIGURES: tuple[tuple[str, str, Split, str], ...] = (
+    ("curves", "Accuracy after each task", each_size, "curves:curves_figure"),
+    ("ablation", "Ablation", ablation_cells, "ablation:ablation_figure"),
+    ("ablation", "Ablation", ablation_families, "ablation:ablation_groups_figure"),
+    ("plane", "Stability and plasticity", partial(each_size, fewest=2), "scatter:plane_figure"),
+    ("memory", "Accuracy by memory size", several_sizes, "memory_sizes:memory_figure"),
+    ("time", "Accuracy and training time", partial(each_size, fewest=2), "scatter:time_figure"),
+    ("forgetting", "Forgetting", partial(each_size, fewest=2), "bars:forgetting_figure"),
+    ("matrices", "Accuracy on each task after each task", each_matrix, "matrices:matrices_figure"),
+)
+TITLE_OF = {kind: title for kind, title, _, _ in FIGURES}
+
+
+def has_several_tasks(group: Group) -> bool:
+    """Or is joint training: a single task tells nothing about forgetting."""
     scenarios = group.records[0].scenarios
     return group.method == UPPER_BOUND or any(len(m) > 1 for s in scenarios for m in matrices_of(group, s))
 
@@ -154,12 +188,14 @@ def num_tasks(groups: list[Group]) -> int:
     return max(found, default=0)
 
 
-def shortened(group: Group) -> Group:
-    return replace(group, stream=cut(group.stream), method=cut(group.method), variant=cut(group.variant))
+def shorten_names(group: Group) -> Group:
+    return replace(
+        group, stream=shorten(group.stream), method=shorten(group.method), variant=shorten(group.variant)
+    )
 
 
-def cut(text: str) -> str:
-    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+def shorten(text: str) -> str:
+    return text if len(text) <= LONGEST_NAME else text[: LONGEST_NAME - 1] + "…"
 
 
 def file_safe(name: str) -> str:

@@ -1,170 +1,109 @@
-"""Parts that pictures share: panels in rows, a legend for all of them, lines across, labels beside points."""
+"""Panels in rows, labels at the ends of lines, and lines across a panel: parts that several figures share."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import cos, isfinite, pi, sin
-from typing import NamedTuple
+from math import isfinite
 
-from matplotlib.artist import Artist
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from strongreplay.report.styles import Style, drawn, told
-from strongreplay.report.svg import say, settle
-from strongreplay.report.tables import Summary
+from strongreplay.report.styles import Style, describe_score, wrap
+from strongreplay.report.summary import Summary
+from strongreplay.report.svg import freeze_layout, set_tooltips
 
 LABEL_SIZE = 8.0  # points
+LINE_HEIGHT = 1.25 * LABEL_SIZE
 LETTERS = 10.5  # of a title, in an inch
-GAPS = (8.0, 15.0, 24.0, 36.0, 50.0)  # points between a marker and its label, nearest first
-ANGLES = tuple(pi * step / 8 for step in (0, 8, 4, 12, 2, 6, 14, 10, 1, 7, 15, 9, 3, 5, 13, 11))
-MARKER = 4.0  # points, half the side of the square a marker needs
+INTERVAL = "mean ± 95 % interval over seeds"  # what lines, bands, bars and numbers under the pointer show
 
 
 def lay_out(
-    title: str,
-    heads: list[str],
-    height: float = 4.4,
-    width: float = 4.6,
-    columns: int = 4,
-    beside: float = 0.0,
+    title: str, heads: list[str], height: float = 4.4, width: float = 5.4, columns: int = 2
 ) -> tuple[Figure, list[Axes]]:
-    """A figure with a panel for each head, in rows, and room beside for a legend; sizes in inches."""
+    """A figure with a panel for each head, in rows; sizes of a panel in inches."""
     across = min(columns, len(heads)) or 1
     down = -(-len(heads) // across) or 1
-    figure = Figure(figsize=(width * across + beside, height * down), layout="constrained")
+    figure = Figure(figsize=(width * across, height * down), layout="constrained")
     panels: list[Axes] = list(figure.subplots(down, across, squeeze=False).flat) if heads else []
     for panel in panels[len(heads) :]:
         panel.remove()
     for panel, head in zip(panels, heads, strict=False):
-        panel.set_title(drawn(head, int(LETTERS * width)), fontsize="medium")
+        panel.set_title(wrap(head, int(LETTERS * width)), fontsize="medium")
     if heads:
-        figure.suptitle(
-            drawn(title, int(LETTERS * (width * across + beside))), x=0.01, ha="left", fontsize="medium"
-        )
+        figure.suptitle(wrap(title, int(LETTERS * width * across)), x=0.01, ha="left", fontsize="medium")
     return figure, panels[: len(heads)]
 
 
-def add_legend(figure: Figure, panels: list[Axes]) -> None:
-    """One for all panels, outside; what is in some of them only is in it as well."""
-    found: dict[str, Artist] = {}
-    for panel in panels:
-        handles, labels = panel.get_legend_handles_labels()
-        found |= {label: handle for handle, label in zip(handles, labels, strict=True) if label not in found}
-    if found:
-        style = {"fontsize": "small", "framealpha": 0, "handlelength": 3}
-        figure.legend(found.values(), found, loc="outside right upper", **style)
-
-
-def draw_bound(panel: Axes, style: Style, score: Summary) -> None:
-    """A line across for joint training, which learns all tasks at once."""
-    if not isfinite(score.mean):
-        return
-    label = drawn(f"{style.label}, upper bound (n={score.count})")
-    line = panel.axhline(score.mean, color=style.colour, linestyle=":", label=label, zorder=1)
-    say(line, [f"{style.label}, upper bound: {told(score)}"])
-
-
 @dataclass(frozen=True, slots=True)
-class Point:
-    """A marker with its label beside it and its text under the pointer."""
+class LineEnd:
+    """Where a line ends, and the name that belongs there."""
 
     x: float
     y: float
-    style: Style
     text: str
+    style: Style
 
 
-def draw_points(panel: Axes, points: list[Point]) -> None:
-    for point in points:
-        marker, colour = point.style.marker, point.style.colour
-        (line,) = panel.plot(point.x, point.y, marker=marker, color=colour, linestyle="", markersize=7.0)
-        say(line, [point.text])
-    panel.margins(0.14)
-    panel.grid(alpha=0.3)
+def draw_bound(panel: Axes, style: Style, score: Summary) -> LineEnd | None:
+    """A line across for joint training, which learns all tasks at once."""
+    if not isfinite(score.mean):
+        return None
+    line = panel.axhline(score.mean, color=style.colour, linestyle=":", linewidth=1.2, zorder=1)
+    set_tooltips(line, [f"{style.label}, upper bound: {describe_score(score)}"])
+    return LineEnd(panel.get_xlim()[1], score.mean, f"{style.label}, upper bound (n={score.count})", style)
 
 
-def add_labels(figure: Figure, panels: list[Axes], points: list[list[Point]]) -> None:
-    """Beside each point its label, where there is room; one that has to stand apart gets a thin line."""
-    settle(figure)  # only now it is known where the points are
-    for panel, own in zip(panels, points, strict=True):
-        label_points(panel, own, 72 / figure.dpi)
-
-
-def label_points(panel: Axes, points: list[Point], scale: float) -> None:
-    """Greedy: from the top down, each label takes the nearest free place, or the least crowded one."""
-    marker = box_around(0, 0, 2 * MARKER, 2 * MARKER)
-    where = {id(p): (panel.transData.transform((p.x, p.y)) * scale).tolist() for p in points}
-    taken = [moved(marker, where[id(p)]) for p in points]
-    frame = Box(*(panel.get_window_extent().get_points() * scale).ravel().tolist())
-    for point in sorted(points, key=lambda p: -p.y):
-        text = drawn(point.style.label, 26)
-        offsets = list(offsets_of(text))
-        here = where[id(point)]
-        costs = [
-            crowding(moved(box, here), taken, frame) + (crossing(here, box, taken) if gap > GAPS[0] else 0.0)
-            for gap, box in offsets
+def label_line_ends(figure: Figure, panels: Sequence[Axes], ends: Sequence[Sequence[LineEnd]]) -> None:
+    """Names to the right of a panel, as near to their lines as they fit one above the other."""
+    texts = [
+        [
+            panel.text(
+                1.04, 0.5, wrap(end.text), transform=panel.transAxes, va="center", fontsize=LABEL_SIZE,
+                color=end.style.text_colour, fontweight="bold" if end.style.label.startswith("SER") else None,
+            )
+            for end in own
         ]
-        gap, box = offsets[costs.index(min(costs))]
-        taken.append(moved(box, here))
-        label = panel.annotate(
-            text,
-            (point.x, point.y),
-            xytext=((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2),
-            textcoords="offset points",
-            ha="center",
-            va="center",
-            fontsize=LABEL_SIZE,
-            arrowprops={"arrowstyle": "-", "color": "#999999", "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3}
-            if gap > GAPS[0]
-            else None,
-        )
-        label.set_in_layout(False)
+        for panel, own in zip(panels, ends, strict=True)
+    ]  # fmt: skip
+    figure.draw_without_rendering()  # names move with the width of their panel, which leaves them less room
+    freeze_layout(figure)
+    for panel, own, labels in zip(panels, ends, texts, strict=True):
+        height = panel.get_window_extent().height * 72 / figure.dpi
+        places = panel.transData.transform([(end.x, end.y) for end in own]) if own else np.empty((0, 2))
+        starts = panel.transAxes.inverted().transform(places) if own else places
+        lines = [label.get_text().count("\n") + 1 for label in labels]
+        for start, place, label, end in zip(
+            starts, spread_out(starts[:, 1] * height, lines, height) / height, labels, own, strict=True
+        ):
+            label.set_y(place)
+            panel.plot(
+                [start[0], 1.005, 1.035], [start[1], start[1], place], transform=panel.transAxes,
+                color=end.style.colour, linewidth=0.5, alpha=0.7, clip_on=False, zorder=1,
+            )  # fmt: skip
 
 
-class Box(NamedTuple):
-    """Matplotlib's own takes most of the time when thousands are compared."""
+def spread_out(
+    wished: "np.ndarray[tuple[int], np.dtype[np.float64]]", lines: Sequence[int], height: float
+) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    """Places for labels of so many lines: none overlap, and the squared distances to `wished` are least.
 
-    x0: float
-    y0: float
-    x1: float
-    y1: float
+    Subtracting what the labels below need turns "far enough apart" into "not falling".
+    """
+    from scipy.optimize import isotonic_regression
 
-    def contains(self, x: float, y: float) -> bool:
-        return self.x0 <= x <= self.x1 and self.y0 <= y <= self.y1
-
-
-def offsets_of(text: str) -> Iterator[tuple[float, Box]]:
-    """Boxes for a text around the origin, nearest first, with their gap."""
-    lines = text.split("\n")
-    width, height = 0.7 * LABEL_SIZE * max(map(len, lines)), 1.25 * LABEL_SIZE * len(lines)
-    for gap in GAPS:
-        for angle in ANGLES:
-            x, y = cos(angle) * (gap + width / 2), sin(angle) * (gap + height / 2)
-            yield gap, box_around(x, y, width, height)
-
-
-def box_around(x: float, y: float, width: float, height: float) -> Box:
-    return Box(x - width / 2, y - height / 2, x + width / 2, y + height / 2)
+    if not len(wished):
+        return wished
+    order = np.argsort(wished, kind="stable")
+    heights = LINE_HEIGHT * np.array(lines, dtype=float)[order]
+    needed = np.cumsum(heights) - (heights + heights[0]) / 2  # centre of each above the centre of the lowest
+    level = isotonic_regression(wished[order] - needed).x
+    top = max(0.0, height - needed[-1])
+    places = np.empty_like(wished)
+    places[order] = np.clip(level, 0.0, top) + needed
+    return places
 
 
-def moved(box: Box, by: Sequence[float]) -> Box:
-    return Box(box.x0 + by[0], box.y0 + by[1], box.x1 + by[0], box.y1 + by[1])
-
-
-def crowding(box: Box, taken: list[Box], frame: Box) -> float:
-    """The area of a box that is not its own."""
-    return sum(shared(box, other) for other in taken) + shared(box, box) - shared(box, frame)
-
-
-def crossing(start: Sequence[float], box: Box, taken: list[Box]) -> float:
-    """What a line to a label would cross, but for the marker it begins at."""
-    x, y = (box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2
-    steps = [(start[0] + part * x, start[1] + part * y) for part in (0.3, 0.5, 0.7)]
-    others = [other for other in taken if not other.contains(start[0], start[1])]
-    return sum(LABEL_SIZE for step in steps for other in others if other.contains(*step))
-
-
-def shared(one: Box, other: Box) -> float:
-    width = min(one.x1, other.x1) - max(one.x0, other.x0)
-    height = min(one.y1, other.y1) - max(one.y0, other.y0)
-    return width * height if width > 0 and height > 0 else 0.0
+def panel_height(num_labels: int) -> float:
+    """In inches: enough for so many labels one above the other."""
+    return max(4.4, (num_labels + 2) * LINE_HEIGHT / 72 + 1.2)

@@ -1,8 +1,8 @@
-"""Tables inside Markdown files, renewed from records: between a mark that says which, and the end mark.
+"""Tables inside Markdown files, made anew from records, between a mark that names the table and an end mark.
 
 A mark is `<!-- results of STREAM, memory SIZE, net NET -->`, with several nets joined by " or ";
-`<!-- cpu protocol of STREAM, memory SIZE -->` or `<!-- cpu protocol: leads of SER -->`; the README's own is
-`reproduction.BEGIN`. No torch in here.
+`<!-- cpu protocol of STREAM, memory SIZE -->` or `<!-- cpu protocol: leads of SER -->`; that of the README's
+first table is `reproduction.BEGIN`.
 """
 
 import re
@@ -11,7 +11,7 @@ from statistics import median
 
 from strongreplay.report.protocols import cpu_cells, lead_table, stream_table
 from strongreplay.report.reproduction import BEGIN, END, markdown_table, readme_table
-from strongreplay.report.styles import TITLES, label_of, net_of, scenarios_of, score_of
+from strongreplay.report.styles import TITLES, label_of, net_of, scenarios_of
 from strongreplay.report.tables import Group, group_records, tell_apart
 from strongreplay.report.verdicts import Cell, judge_all
 from strongreplay.runs.paper import items
@@ -45,16 +45,14 @@ def renew(text: str, records: Sequence[RunRecord]) -> str:
 
 
 def own_table(groups: Sequence[Group], cells: Sequence[Cell], stream: str, size: str, nets: str) -> str:
-    """A row a configuration, by accuracy in the first scenario; joint training, the upper bound, last."""
+    """A row a configuration, by accuracy in the first scenario; joint training, the upper bound, is last."""
     wanted = set(nets.split(" or "))
     own = [
         g for g in groups if g.stream == stream and g.memory_size in (None, int(size)) and net_of(g) in wanted
     ]
-    scenarios, by_config = (
-        scenarios_of(own),
-        {cell.item.fingerprint: cell for cell in cells if cell.item.mean},
-    )
-    columns = ["method"]
+    scenarios = scenarios_of(own)
+    by_config = {cell.item.fingerprint: cell for cell in cells if cell.item.mean}
+    columns = ["mean ± 95 % interval"]
     for scenario in scenarios:
         columns += [TITLES[scenario], "forgetting"]
     published = any(fingerprint(group.records[0].config) in by_config for group in own)
@@ -63,23 +61,21 @@ def own_table(groups: Sequence[Group], cells: Sequence[Cell], stream: str, size:
     for group in sorted(tell_apart(own), key=lambda g: rank(g, scenarios)):
         row = [label_of(group)]
         for scenario in scenarios:
-            row += [
-                str(score_of(group, scenario, name) or "-") for name in ("average_accuracy", "forgetting")
-            ]
+            row += [str(group.score(scenario, name) or "-") for name in ("average_accuracy", "forgetting")]
         if published:
             cell = by_config.get(fingerprint(group.records[0].config))
-            row += [f"{cell.published}" if cell else "-", cell.verdict if cell else "-"]
+            row += [str(cell.published), cell.verdict_text] if cell else ["-", "-"]
         rows.append([*row, seconds_of(group), str(len(group.records))])
     return "\n".join(markdown_table(columns, rows)) if rows else "Not run yet."
 
 
 def rank(group: Group, scenarios: Sequence[str]) -> tuple[bool, float]:
-    accuracy = score_of(group, scenarios[0], "average_accuracy") if scenarios else None
+    accuracy = group.score(scenarios[0], "average_accuracy") if scenarios else None
     return group.method == "joint", accuracy.mean if accuracy else 0.0
 
 
 def seconds_of(group: Group) -> str:
-    """The median over seeds: one that was paused, or had a busy machine, does not move it."""
+    """The median over seeds: a run that was paused, or shared its machine, does not change it much."""
     every = [record.measured.get("phases", {}).get("train", {}).get("seconds") for record in group.records]
     known = [seconds for seconds in every if seconds is not None]
     return f"{median(known):.0f}" if known else "-"

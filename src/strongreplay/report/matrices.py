@@ -12,7 +12,7 @@ from matplotlib.transforms import AffineDeltaTransform
 from strongreplay.metrics import Matrix
 from strongreplay.report.layout import lay_out
 from strongreplay.report.styles import INK, TITLES, UPPER_BOUND, caption, matrices_of, style_groups
-from strongreplay.report.svg import say
+from strongreplay.report.svg import set_tooltips
 from strongreplay.report.tables import Group
 
 MOST_NUMBERS = 10  # tasks; beyond, numbers in the cells of a matrix are too small to read
@@ -22,7 +22,7 @@ GAPPED, CLOSED = 0.96, 1.02  # sides of a cell: small ones without gaps, which w
 
 
 def matrices_figure(groups: list[Group], scenario: str) -> Figure:
-    """Accuracy on each task after each task as heat maps, a panel a method, mean over seeds."""
+    """A panel a method, the mean over seeds in each cell."""
     found = [
         (style, matrices_of(g, scenario))
         for g, style in style_groups(groups[::-1])
@@ -30,8 +30,7 @@ def matrices_figure(groups: list[Group], scenario: str) -> Figure:
     ]
     shown = [(style.label, np.mean(own, axis=0), len(own)) for style, own in found if own and len(own[0]) > 1]
     heads = [f"{label} (n={count})" for label, _, count in shown]
-    across = 5 if len(shown) > 4 else 4
-    figure, panels = lay_out(caption(groups, TITLES.get(scenario, scenario)), heads, 2.7, 2.7, across)
+    figure, panels = lay_out(caption(groups, TITLES.get(scenario, scenario)), heads, 2.7, 2.7, columns=4)
     if not panels:
         return figure
     seen = np.concatenate([matrix[np.tri(*matrix.shape) > 0] for _, matrix, _ in shown])
@@ -58,8 +57,8 @@ def draw_matrix(panel: Axes, label: str, matrix: Matrix, count: int, shades: Sca
         [cell], offsets=places, offset_transform=panel.transData, facecolors=colours, linewidths=0
     )
     cells.set(transform=delta, clip_on=False)
-    told_short = [f"task {x} after {y}: {v:.2f} %" for (x, y), v in zip(places, values, strict=True)]
-    say(cells, [f"{label}, {text} (n = {count})" for text in told_short])
+    texts = [f"task {x} after {y}: {v:.2f} %" for (x, y), v in zip(places, values, strict=True)]
+    set_tooltips(cells, [f"{label}, {text} (n = {count})" for text in texts])
     panel.add_collection(cells, autolim=False)
     if len(matrix) <= MOST_NUMBERS:
         for (x, y), v, (red, green, blue, _) in zip(places, values, colours, strict=True):

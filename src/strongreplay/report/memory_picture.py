@@ -13,6 +13,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from strongreplay.errors import DataError
+from strongreplay.report.contact_sheet import Row, choose_evenly, draw_rows
 from strongreplay.storage import files
 from strongreplay.storage.checkpoints import TENSORS, checkpoints, read_files
 
@@ -94,55 +95,35 @@ def find_number(node: Any, name: str) -> int | None:
 def draw(contents: MemoryContents) -> MemoryPicture:
     """At most MOST_IMAGES of them: a row a class, or row after row where there are too many classes."""
     rows = arrange(contents.labels, len(contents.images))
-    tiles = [[shrink(contents.images[number]) for number in row] for row in rows]
-    height, width = tiles[0][0].shape[:2]
-    columns = max(map(len, rows))
-    # Alpha 0 where nothing lies: a row of few images must look right on a light and on a dark page.
-    sheet = np.zeros((len(rows) * (height + 1) - 1, columns * (width + 1) - 1, 4), np.uint8)
-    for y, row in enumerate(tiles):
-        for x, tile in enumerate(row):
-            top, left = y * (height + 1), x * (width + 1)
-            sheet[top : top + height, left : left + width, :3] = tile
-            sheet[top : top + height, left : left + width, 3] = 255
+    height, width = contents.images.shape[2:]
+    scale = min(1.0, LARGEST / max(height, width))
+    size = max(1, round(width * scale)), max(1, round(height * scale))
+    # Transparent where nothing lies: a row of few images must look right on a light and on a dark page.
+    sheet = draw_rows(contents.images, [Row(numbers) for numbers in rows], size, gap=1)
     address = "data:image/png;base64," + base64.b64encode(encode(sheet)).decode()
-    return MemoryPicture(address, describe(contents, rows), sheet.shape[1], sheet.shape[0])
+    return MemoryPicture(address, describe(contents, rows), *sheet.size)
 
 
 def arrange(labels: Labels | None, count: int) -> list[list[int]]:
     """The numbers of the images to show, row by row."""
     if labels is None:
-        return cut(spread(list(range(count)), MOST_IMAGES))
+        return split_rows(choose_evenly(list(range(count)), MOST_IMAGES))
     order = np.argsort(labels, kind="stable")
     classes = np.unique(labels)
     if len(classes) > MOST_ROWS:
-        return cut(spread(order.tolist(), MOST_IMAGES))
-    return [spread(order[labels[order] == label].tolist(), MOST_IMAGES // len(classes)) for label in classes]
+        return split_rows(choose_evenly(order.tolist(), MOST_IMAGES))
+    most = MOST_IMAGES // len(classes)
+    return [choose_evenly(order[labels[order] == label].tolist(), most) for label in classes]
 
 
-def spread(numbers: list[int], most: int) -> list[int]:
-    """At most that many, evenly over the whole list."""
-    if len(numbers) <= most:
-        return numbers
-    return [numbers[place * len(numbers) // most] for place in range(most)]
-
-
-def cut(numbers: list[int]) -> list[list[int]]:
+def split_rows(numbers: list[int]) -> list[list[int]]:
     return [numbers[start : start + MOST_ROWS] for start in range(0, len(numbers), MOST_ROWS)]
 
 
-def shrink(image: Pixels) -> Pixels:
-    """(C, H, W) as a picture of three colours, no side longer than LARGEST."""
-    colours = np.repeat(image, 3, axis=0) if len(image) == 1 else image
-    picture = Image.fromarray(np.ascontiguousarray(colours.transpose(1, 2, 0)))
-    picture.thumbnail((LARGEST, LARGEST))
-    return np.asarray(picture)
-
-
-def encode(sheet: Pixels) -> bytes:
-    """PNG of at most 255 colours and nothing: a third of the bytes, and no difference at this size."""
+def encode(sheet: Image.Image) -> bytes:
+    """PNG of at most 255 colours and transparency: a third of the bytes, and no difference at this size."""
     buffer = io.BytesIO()
-    picture = Image.fromarray(sheet).quantize(256, method=Image.Quantize.FASTOCTREE)
-    picture.save(buffer, "PNG", optimize=True)
+    sheet.quantize(256, method=Image.Quantize.FASTOCTREE).save(buffer, "PNG", optimize=True)
     return buffer.getvalue()
 
 
@@ -154,5 +135,5 @@ def describe(contents: MemoryContents, rows: list[list[int]]) -> str:
     counts = sorted(Counter(contents.labels.tolist()).items())
     if len(counts) > MOST_ROWS:
         return f"{how_many} in the memory, sorted by class; {len(counts)} classes"
-    told = ", ".join(f"class {label}: {number}" for label, number in counts)
-    return f"{how_many} in the memory, a row a class ({told})"
+    listed = ", ".join(f"class {label}: {number}" for label, number in counts)
+    return f"{how_many} in the memory, a row a class ({listed})"

@@ -2,26 +2,19 @@
 
 No result of it is judged against a printed number, since net and epochs differ. What can be compared is the
 ordering: in a column where the paper prints SER ahead of another method, is it ahead here, over common seeds,
-and by as much? Intervals are Student's, 95 %, of the paired differences. No torch in here.
+and by as much? Intervals are Student's, 95 %, of the paired differences.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from strongreplay.report.reproduction import markdown_table, told
+from strongreplay.report.paired import PairedTest, compare_cells
+from strongreplay.report.reproduction import markdown_table, score_text
 from strongreplay.report.styles import PRINTED, TITLES, label_of, scenarios_of
+from strongreplay.report.summary import Summary
 from strongreplay.report.tables import Group, group_records
-from strongreplay.report.verdicts import (
-    FEWEST,
-    Cell,
-    Estimate,
-    MethodComparison,
-    compare,
-    differences,
-    estimate,
-    judge_all,
-)
+from strongreplay.report.verdicts import FEWEST_SEEDS, Cell, judge_all
 from strongreplay.runs.paper import items
 from strongreplay.storage.records import RunRecord, fingerprint
 
@@ -42,25 +35,25 @@ MARGIN_COLUMNS = (
 class Lead:
     """By how much SER is ahead of another method: as printed, and here over the seeds both have."""
 
-    comparison: MethodComparison
+    test: PairedTest
     printed: float
-    here: Estimate
+    here: Summary
 
     @property
     def ordering(self) -> str:
         """Of the paper: confirmed, contradicted, or neither shown."""
-        if self.here.margin is None or (self.here.count or 0) < FEWEST:
+        if self.here.half_width is None or self.test.count < FEWEST_SEEDS:
             return "too few seeds"
-        if abs(self.here.mean) <= self.here.margin:
+        if abs(self.here.mean) <= self.here.half_width:
             return "not shown"
         return "confirmed" if (self.here.mean > 0) == (self.printed > 0) else "contradicted"
 
     @property
     def size(self) -> str:
         """Of the lead, beside the printed one."""
-        if self.here.margin is None or (self.here.count or 0) < FEWEST:
+        if self.here.half_width is None or self.test.count < FEWEST_SEEDS:
             return "too few seeds"
-        if abs(self.here.mean - self.printed) <= self.here.margin:
+        if abs(self.here.mean - self.printed) <= self.here.half_width:
             return "as printed"
         return "larger" if self.here.mean > self.printed else "smaller"
 
@@ -87,22 +80,29 @@ def as_markdown(records: Sequence[RunRecord]) -> str:
 
 def leads(cells: Sequence[Cell]) -> list[Lead]:
     """SER against every other method of a column that both have runs and printed numbers in."""
+    printed = {
+        (c.item.target, c.item.stream, c.item.memory_size, c.item.scenario, c.item.method): c.item.mean
+        for c in cells
+    }
     found = []
-    for comparison in compare(cells):
-        own, rival = comparison.own.item.mean, comparison.rival.item.mean
-        here = estimate(differences(comparison.own, comparison.rival))
-        if own is not None and rival is not None and here:
-            found.append(Lead(comparison, own - rival, here))
+    for test in compare_cells(cells):
+        place = test.place
+        own = printed[place.target, place.stream, place.memory_size, place.scenario, test.method]
+        sizes = (place.memory_size, None)  # methods that keep no samples have no size
+        others = (printed.get((place.target, place.stream, s, place.scenario, test.other)) for s in sizes)
+        other = next((mean for mean in others if mean is not None), None)
+        if own is not None and other is not None and test.gap:
+            found.append(Lead(test, own - other, test.gap))
     return found
 
 
 def lead_texts(lead: Lead) -> tuple[str, ...]:
-    item = lead.comparison.own.item
+    place = lead.test.place
+    spread = lead.here.half_width
+    here = f"{lead.here.mean:+.2f}" + ("" if spread is None else f" ± {spread:.2f}") + f" ({lead.here.count})"
     return (
-        item.stream, str(item.memory_size), TITLES[item.scenario], PRINTED[lead.comparison.rival.item.method],
-        f"{lead.printed:+.2f}", f"{lead.here.mean:+.2f}"
-        + ("" if lead.here.margin is None else f" ± {lead.here.margin:.2f}") + f" ({lead.here.count})",
-        lead.ordering, lead.size,
+        place.stream, str(place.memory_size), TITLES[place.scenario], PRINTED[lead.test.other],
+        f"{lead.printed:+.2f}", here, lead.ordering, lead.size,
     )  # fmt: skip
 
 
@@ -128,7 +128,7 @@ def stream_table(records: Sequence[RunRecord], stream: str, size: int) -> str:
         row = [label_of(group)]
         for scenario in scenarios:
             mean = means.get((fingerprint(group.records[0].config), scenario))
-            row += [told(scored(group, scenario, name)) for name in ("average_accuracy", "forgetting")]
+            row += [score_text(group.score(scenario, name)) for name in ("average_accuracy", "forgetting")]
             row.append("-" if mean is None else f"{mean:.2f}")
         rows.append([*row, hours(group)])
     return "\n".join(markdown_table([*columns, "hours"], rows)) if rows else "Not run yet."
@@ -138,11 +138,6 @@ def printed_means() -> dict[tuple[str | None, str], float | None]:
     """By configuration and scenario. Tables 1 and 2 come last: Table 4 repeats some of their cells."""
     cells = sorted(items("cpu"), key=lambda item: item.target in ("table1", "table2"))
     return {(c.fingerprint, c.scenario): c.mean for c in cells if c.score == "average_accuracy" and c.mean}
-
-
-def scored(group: Group, scenario: str, name: str) -> Estimate | None:
-    scores = [record.score(scenario, name) for record in group.records if scenario in record.scenarios]
-    return estimate([score for score in scores if score is not None])
 
 
 def hours(group: Group) -> str:

@@ -1,11 +1,13 @@
-"""Verdicts as text: Markdown, CSV, LaTeX, and the table that opens the README. No torch in here."""
+"""Verdicts as text: Markdown, CSV, LaTeX, and the first table of the README."""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
+from strongreplay.report.paired import PairedTest
 from strongreplay.report.styles import PRINTED, TITLES
+from strongreplay.report.summary import SPREAD_NAMES, Spread, Summary, summarise
 from strongreplay.report.tables import tuned_fingerprint
-from strongreplay.report.verdicts import Cell, Estimate, MethodComparison, estimate
+from strongreplay.report.verdicts import MARGIN, Cell
 from strongreplay.runs.paper import TARGETS
 from strongreplay.storage.files import csv_text
 from strongreplay.storage.records import RunRecord, fingerprint
@@ -15,21 +17,25 @@ SHOWN = ("sgd", "er", "derpp", "clser", "ser")  # in the README
 BEGIN, END = "<!-- results: made by ser reproduce report --readme -->", "<!-- end of results -->"
 
 
-def texts(cell: Cell) -> tuple[str, ...]:
-    """A row: name, printed mean ± deviation (n), ours mean ± interval (n), difference, verdict, cpu, note."""
+def texts(cell: Cell, spread: Spread = "interval") -> tuple[str, ...]:
+    """One row of COLUMNS; numbers are mean ± spread (runs)."""
     item = cell.item
-    shown = "-" if item.mean is None else f"{item.mean:.2f}"
-    if item.deviation is not None:
-        shown += f" ± {item.deviation:.2f}"
-    if item.count:
-        shown += f" ({item.count})"
     gap = "" if cell.difference is None else f"{cell.difference:+.2f}"
     note = "; ".join(part for part in (item.why_none, item.note) if part)
-    return item.name, shown, told(cell.ours), gap, cell.verdict, told(cell.cpu), note
+    return (
+        item.name, score_text(cell.published, spread), score_text(cell.ours, spread), gap, cell.verdict_text,
+        score_text(cell.cpu, spread),
+        note,
+    )  # fmt: skip
 
 
-def told(ours: Estimate | None) -> str:
-    return "-" if ours is None else f"{ours} ({ours.count})"
+def table_title(spread: Spread = "interval") -> str:
+    """What the numbers of `texts` mean."""
+    return f"published and ours: mean ± {SPREAD_NAMES[spread]} (runs), in per cent"
+
+
+def score_text(score: Summary | None, spread: Spread = "interval") -> str:
+    return "-" if score is None else score.text(spread, count=True)
 
 
 def counts(cells: Iterable[Cell]) -> dict[str, int]:
@@ -39,34 +45,44 @@ def counts(cells: Iterable[Cell]) -> dict[str, int]:
     return found
 
 
-def as_markdown(cells: Sequence[Cell], rivalries: Sequence[MethodComparison]) -> str:
+def as_markdown(cells: Sequence[Cell], tests: Sequence[PairedTest], spread: Spread = "interval") -> str:
     """A table for each table of the paper, then SER against the others."""
+    margin = cells[0].margin if cells else MARGIN
     lines = [
         "# What was published and what was measured",
         "",
-        "Published: mean ± deviation (runs). Ours: mean ± 95 % interval (seeds). Reproduced: the intervals "
-        "meet, or ours is better. Results of the cpu protocol have a column of their own and no verdict.",
+        f"{table_title(spread).capitalize()}. The difference is ours minus published, in points. Its 95 % "
+        f"interval (Welch) decides: better if all above 0, reproduced if all above -{margin:g}, below if "
+        f"all under 0 and reaching below -{margin:g}, else undecided. Results of the cpu protocol have a "
+        "column of their own and no verdict.",
     ]
     for target, group in groupby(cells, key=lambda cell: cell.item.target):
         lines += ["", f"## {target}: {TARGETS[target]}", ""]
-        lines += markdown_table(COLUMNS, [texts(cell) for cell in group])
-    if rivalries:
+        lines += markdown_table(COLUMNS, [texts(cell, spread) for cell in group])
+    if tests:
         lines += ["", "## SER against the others, over common seeds (paired t-test, p after Holm)", ""]
-        lines += markdown_table(RIVAL_COLUMNS, [rival_texts(rivalry) for rivalry in rivalries])
+        lines += markdown_table(PAIRED_COLUMNS, [paired_texts(test) for test in tests])
     return "\n".join(lines) + "\n"
 
 
-RIVAL_COLUMNS = ("stream", "memory", "scenario", "against", "ahead by", "seeds", "p", "SER is better")
+PAIRED_COLUMNS = ("stream", "memory", "scenario", "method", "against", "ahead by", "seeds", "p", "outcome")
 
 
-def rival_texts(rivalry: MethodComparison) -> tuple[str, ...]:
-    item = rivalry.own.item
-    verdict = "cannot be said" if rivalry.p is None else "yes" if rivalry.holds else "not shown"
+def paired_texts(test: PairedTest) -> tuple[str, ...]:
+    """One row of PAIRED_COLUMNS."""
+    place = test.place
     return (
-        item.stream, str(item.memory_size), TITLES[item.scenario], PRINTED[rivalry.rival.item.method],
-        f"{rivalry.difference:+.2f}", str(rivalry.count), "-" if rivalry.p is None else f"{rivalry.p:.4f}",
-        verdict,
+        place.stream, "-" if place.memory_size is None else str(place.memory_size), TITLES[place.scenario],
+        PRINTED.get(test.method, test.method), PRINTED.get(test.other, test.other),
+        "-" if test.difference is None else f"{test.difference:+.2f}", str(test.count),
+        p_text(test.p), test.outcome,
     )  # fmt: skip
+
+
+def p_text(p: float | None) -> str:
+    if p is None:
+        return "-"
+    return f"{p:.4f}" if p >= 0.0001 else "<0.0001"
 
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -78,14 +94,15 @@ def as_csv(cells: Iterable[Cell]) -> str:
     """A row a cell, in numbers, empty where there is none."""
     head = (
         "cell,target,stream,memory,method,setting,score,published_mean,published_sd,published_n,ours_mean,ours_sd,"
-        "ours_n,ours_margin,difference,cpu_mean,cpu_n,verdict,note,why_none"
+        "ours_n,ours_half_width,difference,low,high,cpu_mean,cpu_n,verdict,note,why_none"
     )
     rows: list[Sequence[object]] = [head.split(",")]
     for cell in cells:
         item, ours = cell.item, cell.ours
-        mine = (ours.mean, ours.deviation, ours.count, ours.margin) if ours else (None,) * 4
+        mine = (ours.mean, ours.deviation, ours.count, ours.half_width) if ours else (None,) * 4
+        low, high = cell.interval or (None, None)
         cpu = (cell.cpu.mean, cell.cpu.count) if cell.cpu else (None, None)
-        numbers = (item.mean, item.deviation, item.count, *mine, cell.difference, *cpu)
+        numbers = (item.mean, item.deviation, item.count, *mine, cell.difference, low, high, *cpu)
         rows.append(
             [item.name, item.target, item.stream, item.memory_size, item.method, item.scenario, item.score]
             + ["" if value is None else f"{value:.6g}" for value in numbers]
@@ -94,18 +111,19 @@ def as_csv(cells: Iterable[Cell]) -> str:
     return csv_text(rows)
 
 
-def as_latex(cells: Sequence[Cell]) -> str:
+def as_latex(cells: Sequence[Cell], spread: Spread = "interval") -> str:
     """Tabulars for \\input, one for each target."""
     parts = []
     for target, group in groupby(cells, key=lambda cell: cell.item.target):
-        rows = [" & ".join(latex(text) for text in texts(cell)[:5]) + r" \\" for cell in group]
+        rows = [" & ".join(latex(text) for text in texts(cell, spread)[:5]) + r" \\" for cell in group]
         head = " & ".join(latex(column) for column in COLUMNS[:5]) + r" \\"
-        opening = [f"% {target}: {TARGETS[target]}", r"\begin{tabular}{lrrrl}", r"\hline", head, r"\hline"]
+        comment = "% " + latex(f"{target}: {TARGETS[target]}; {table_title(spread)}")
+        opening = [comment, r"\begin{tabular}{lrrrl}", r"\hline", head, r"\hline"]
         parts.append("\n".join([*opening, *rows, r"\hline", r"\end{tabular}"]))
     return "\n\n".join(parts) + "\n"
 
 
-SPECIAL = str.maketrans({"%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "±": r"$\pm$"})
+SPECIAL = str.maketrans({"%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "±": r"$\pm$", ">": "$>$"})
 
 
 def latex(text: str) -> str:
@@ -123,20 +141,20 @@ def readme_table(cells: Sequence[Cell], records: Sequence[RunRecord]) -> str:
             row = [f"{title}, memory {size}"]
             for method in SHOWN:
                 cell = found[stream, None if method == "sgd" else size, method]
-                row.append(told(cell.ours))
+                row.append(score_text(cell.ours))
                 if method in ("clser", "ser"):
-                    row.append(f"{cell.item.mean:.2f}")
-            rows.append([*row, told(tuned(cell, records))])
-    columns = ["20 tasks, Domain-IL"]
+                    row.append(score_text(cell.published))
+            rows.append([*row, score_text(tuned(cell, records))])
+    columns = ["mean ± 95 % interval (n)"]
     for method in SHOWN:
-        columns += [PRINTED[method], *(["published"] if method in ("clser", "ser") else [])]
+        name = PRINTED[method]
+        columns += [name, *([f"{name}, published"] if method in ("clser", "ser") else [])]
     return "\n".join(markdown_table([*columns, "SER, tuned"], rows))
 
 
-def tuned(cell: Cell, records: Sequence[RunRecord]) -> Estimate | None:
-    """With the tuned recipe of a cell that was run; in all else the configurations are alike."""
+def tuned(cell: Cell, records: Sequence[RunRecord]) -> Summary | None:
+    """With the tuned recipe of a cell that was run; everything else is as in the cell."""
     if not cell.records:
         return None
     item, wanted = cell.item, tuned_fingerprint(cell.records[0].config)
-    scores = [r.score(item.scenario, item.score) for r in records if fingerprint(r.config) == wanted]
-    return estimate([score for score in scores if score is not None])
+    return summarise(r.score(item.scenario, item.score) for r in records if fingerprint(r.config) == wanted)

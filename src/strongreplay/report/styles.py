@@ -1,77 +1,103 @@
-"""How a method looks and what it is called, the same in every picture and readable in black and white."""
+"""How a configuration looks and what it is called in figures.
+
+At most eight configurations of a figure are in colour: the bounds, SER and its closest rivals. Each of them
+has a colour and a marker of its own. The others are thin and grey, with their names beside them.
+"""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from textwrap import fill
 
 from strongreplay import metrics
-from strongreplay.methods.table import COLOURS, METHOD_ROWS, method_colour, method_look
-from strongreplay.report.tables import Group, Summary
+from strongreplay.methods.table import COLOURS, METHOD_ROWS, method_look
+from strongreplay.report.summary import Summary
+from strongreplay.report.tables import Group
 
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
-DASHES = ("-", "--", "-.", ":")
-# Lines only: as SVG, dots and circles are many times larger.
-HATCHES = ("", "//", "--", "xx", "\\\\", "++", "||", "////", "-/", "|\\")
-ORDER = tuple(sorted(METHOD_ROWS, key=method_look))  # a method looks the same in every picture
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+MOST_COLOURED = len(COLOURS)
+GREY, GREY_TEXT = "#A9A9A9", "#7A7A7A"  # readable on a light and on a dark page
+ORDER = tuple(sorted(METHOD_ROWS, key=method_look))
 PRINTED = {name: row.label for name, row in METHOD_ROWS.items()}
 TITLES = {"class-il": "Class-IL", "task-il": "Task-IL", "domain-il": "Domain-IL"}
-INK = "#111111"  # on data colours; pure black is the page's colour, which may be light
-UPPER_BOUND = "joint"
+INK = "#111111"  # on data colours; pure black becomes the page's text colour, which may be light
+LOWER_BOUND, UPPER_BOUND = "sgd", "joint"
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """What tells one group from the others."""
+    """What tells one configuration from the others; the grey ones have no marker."""
 
     label: str
     colour: str
     marker: str
-    dash: str
-    hatch: str
+    is_coloured: bool = True
+
+    @property
+    def text_colour(self) -> str:
+        return self.colour if self.is_coloured else GREY_TEXT
 
 
 def style_groups(groups: Iterable[Group]) -> list[tuple[Group, Style]]:
-    """Each group with its look; variants of a method have its colour, and a marker and dash of their own."""
+    """Each group with its style. Two memory sizes of one configuration look the same."""
     groups = list(groups)
-    sizes = {group.memory_size for group in groups} - {None}
-    numbers: dict[int, int] = {}
-    # Sorted, so that a look depends on what is in the picture and not on who is better.
-    for group in sorted(groups, key=lambda g: (g.method, g.memory_size or 0, g.variant)):
-        number = method_look(group.method)
-        while number in numbers.values():
-            number += len(ORDER)
-        numbers[id(group)] = number
-    return [
-        (group, style_of(label_of(group, len(sizes) > 1), method_colour(group.method), numbers[id(group)]))
-        for group in groups
-    ]
+    coloured = choose_coloured(groups)
+    numbers: dict[tuple[str, str], int] = {}
+    # By name, so that a look depends on what is in the figure and not on who is better; variants come last.
+    for key in sorted(coloured, key=lambda key: (key[1] != "", method_look(key[0]), key)):
+        free = [number for number in range(MOST_COLOURED) if number not in numbers.values()]
+        wished = method_look(key[0]) % MOST_COLOURED
+        numbers[key] = wished if wished in free else free[0]
+    return [(group, style_of(group, numbers.get(key_of(group)))) for group in groups]
 
 
-def style_of(label: str, colour: str, number: int) -> Style:
-    return Style(
-        label,
-        colour,
-        MARKERS[number % len(MARKERS)],
-        DASHES[number // len(COLOURS) % len(DASHES)],
-        HATCHES[number % len(HATCHES)],
-    )
+def style_of(group: Group, number: int | None) -> Style:
+    label = label_of(group)
+    if group.method == UPPER_BOUND:
+        return Style(label, "#000000", "")  # becomes the colour of the page's text
+    if number is None:
+        return Style(label, GREY, "", is_coloured=False)
+    return Style(label, COLOURS[number], MARKERS[number])
 
 
-def label_of(group: Group, with_size: bool = False) -> str:
-    """As papers print it, such as "DER++, memory 200 (alpha=3)"."""
-    size = f", memory {group.memory_size}" if with_size and group.memory_size is not None else ""
+def key_of(group: Group) -> tuple[str, str]:
+    """The same for all memory sizes; a recipe's name stays away where there is nothing to tell apart."""
+    return group.method, "" if group.variant == "published" else group.variant
+
+
+def choose_coloured(groups: Sequence[Group]) -> set[tuple[str, str]]:
+    """All if they are few; else bounds, SER, a user's own methods, and those closest to SER in accuracy."""
+    keys = {key_of(group) for group in groups if group.method != UPPER_BOUND}
+    limit = MOST_COLOURED - any(group.method == UPPER_BOUND for group in groups)
+    if len(keys) <= limit:
+        return keys
+    means = {key: mean_accuracy([g for g in groups if key_of(g) == key]) for key in keys}
+    own = [means[key] for key in keys if key[0] == "ser"]
+    goal = max(own or means.values())
+    first = {(LOWER_BOUND, ""), ("ser", ""), ("ser", "tuned")} | {k for k in keys if k[0] not in METHOD_ROWS}
+    ranked = sorted(keys, key=lambda key: (key not in first, abs(means[key] - goal), key))
+    return set(ranked[:limit])
+
+
+def mean_accuracy(groups: Sequence[Group]) -> float:
+    found = [g.score(scenario, "average_accuracy") for g in groups for scenario in scenarios_of([g])]
+    return fmean([score.mean for score in found if score] or [0.0])
+
+
+def label_of(group: Group) -> str:
+    """As papers print it, such as "DER++ (alpha=3)"."""
     variant = re.sub(r"\bmethod\.", "", group.variant)
-    return plain(group.label + size + (f" ({variant})" if variant else ""))
+    return printable(group.label + (f" ({variant})" if variant else ""))
 
 
-def plain(text: str) -> str:
-    """Text that can be shown anywhere: names are free, and some characters mean something elsewhere."""
+def printable(text: str) -> str:
+    """Control characters, and those that turn the direction of text, become question marks."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-def drawn(text: str, width: int = 34) -> str:
-    """The same for matplotlib, in lines; a dollar would begin a formula."""
+def wrap(text: str, width: int = 34) -> str:
+    """In lines, for matplotlib, in which a dollar sign would begin a formula."""
     return fill(text, width).replace("$", r"\$")
 
 
@@ -87,35 +113,33 @@ def scenarios_of(groups: Iterable[Group]) -> list[str]:
     return [scenario for scenario in TITLES if scenario in there]
 
 
-def net_of(group: Group) -> str:
-    """Such as "cnn, width 8", or "resnet18, width 20, cpu protocol"; empty where the record does not say.
+def sizes_of(groups: Iterable[Group]) -> list[int]:
+    return sorted({group.memory_size for group in groups if group.memory_size is not None})
 
-    What differs in this is never in one table or picture.
+
+def net_of(group: Group) -> str:
+    """Such as "cnn, width 8", or "resnet18, width 20, cpu protocol"; empty where the record does not tell.
+
+    Groups that differ in this are never in one table or figure.
     """
     net = group.records[0].config.get("net")
     if not isinstance(net, dict):
         return ""
     parts = [f"{key} {value}" for key, value in net.items() if key != "name" and value is not None]
     parts += ["cpu protocol"] if group.protocol == "cpu" else []
-    return plain(", ".join([str(net.get("name", "")), *parts]))
+    return printable(", ".join([str(net.get("name", "")), *parts]))
 
 
-def caption(groups: Iterable[Group], what: str = "") -> str:
-    """What all groups of a picture have in common."""
+def caption(groups: Iterable[Group], *more: str) -> str:
+    """What all groups of a figure have in common."""
     groups = list(groups)
-    sizes = {group.memory_size for group in groups if group.memory_size is not None}
-    nets = {net_of(group) for group in groups}
-    parts = [" and ".join(sorted({plain(group.stream) for group in groups}))]
+    sizes, nets = sizes_of(groups), {net_of(group) for group in groups}
+    parts = [" and ".join(sorted({printable(group.stream) for group in groups}))]
     parts += [f"memory {size}" for size in sizes if len(sizes) == 1]
     parts += [net for net in nets if net and len(nets) == 1]
-    return " · ".join([*parts, *([what] if what else [])])
+    return " · ".join([*parts, *filter(None, more)])
 
 
-def told(score: Summary) -> str:
+def describe_score(score: Summary) -> str:
     """Such as "84.21 ± 0.30 % (n = 5)"."""
-    return f"{score} % (n = {score.count})"
-
-
-def score_of(group: Group, scenario: str, name: str) -> Summary | None:
-    """Over the seeds that have it."""
-    return group.score(scenario, name)
+    return f"{score} %" + ("" if score.count is None else f" (n = {score.count})")

@@ -1,8 +1,8 @@
-"""Pictures as files, and as SVG for a page: values under the pointer, text in the colour of the page.
+"""Figures as files, and as SVG for a page: values under the pointer, text in the colour of the page.
 
-An artist that was given texts by `say` carries them as its group id into the SVG, where each mark of it then
-gets its text as a title. What is left of matplotlib's ids is made of the figure's name, so that pictures can
-share a page.
+`set_tooltips` stores texts in an artist's group id, which matplotlib writes into the SVG; there each mark of
+the artist gets its text as a title. Other ids that are still needed begin with the figure's name, so that
+several figures can share a page.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ FONT_NAMES = re.compile(r"font-family: [^;]*; ?")
 NO_TURN = re.compile(r"rotate\(-?0(\.0+)? [^)]*\)")
 
 
-def say(artist: Artist, texts: Sequence[str]) -> None:
+def set_tooltips(artist: Artist, texts: Sequence[str]) -> None:
     """A text for each mark of an artist, in the order they are drawn."""
     artist.set_gid(json.dumps(list(texts)))
 
@@ -48,40 +48,40 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
 
 
 def write(figure: Figure, path: Path) -> Path:
-    """One file, of the kind its suffix says, on white."""
+    """One file on white, in the format of its suffix."""
     if path.suffix == ".svg":
         root = svg_tree(figure)
         root.set("color", "black")  # also where the text around it is light
         files.write_text(path, ET.tostring(root, encoding="unicode") + "\n")
     else:
-        settle(figure)
+        freeze_layout(figure)
         buffer = BytesIO()
         figure.savefig(buffer, dpi=DPI, format=path.suffix.removeprefix(".") or "png")
         files.write_bytes(path, buffer.getvalue())
     return path
 
 
-def settle(figure: Figure) -> None:
-    """Lay out once and for all: every drawing would do it again, twice."""
+def freeze_layout(figure: Figure) -> None:
+    """Lay out once: otherwise every drawing does it again, twice."""
     if isinstance(figure.get_layout_engine(), ConstrainedLayoutEngine):
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
 
 
 def svg_tree(figure: Figure, transparent: bool = False) -> ET.Element:
-    settle(figure)
+    freeze_layout(figure)
     buffer = StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "strongreplay"}):
         figure.savefig(buffer, format="svg", transparent=transparent, metadata={"Date": None})
     root = ET.fromstring(buffer.getvalue())
-    drop(root, (f"{SVG}metadata", f"{SVG}style"))
+    remove_tags(root, (f"{SVG}metadata", f"{SVG}style"))
     for node in root.iter():
         simplify(node)
     for node in list(root.iter("g")):
         add_titles(node)
         share_style(node)
     rename_ids(root, prefix_of(figure, buffer.getvalue()))
-    # The style sheet that was dropped would have spoken for the whole page.
+    # The style sheet that was removed would have applied to the whole page.
     root.attrib |= {
         "xmlns": SVG.strip("{}"),
         "stroke-linejoin": "round",
@@ -93,14 +93,14 @@ def svg_tree(figure: Figure, transparent: bool = False) -> ET.Element:
     return root
 
 
-def drop(root: ET.Element, tags: tuple[str, ...]) -> None:
+def remove_tags(root: ET.Element, tags: tuple[str, ...]) -> None:
     for parent in list(root.iter()):
         for child in [child for child in parent if child.tag in tags]:
             parent.remove(child)
 
 
 def simplify(node: ET.Element) -> None:
-    """Plain names, numbers no finer than can be seen, and no style that the whole picture shares."""
+    """Names without namespace, numbers as fine as can be seen, no style that the whole figure shares."""
     node.tag = node.tag.removeprefix(SVG)
     node.tail = None
     if node.tag != "text":
@@ -133,7 +133,7 @@ def add_titles(group: ET.Element) -> None:
 
 
 def share_style(group: ET.Element) -> None:
-    """Markers of one line have one style: said once."""
+    """Markers of one line have one style: it moves to their group."""
     styles = {child.get("style") for child in group}
     if len(group) > 1 and len(styles) == 1 and all(child.tag == "use" for child in group):
         group.set("style", styles.pop() or "")
@@ -142,7 +142,7 @@ def share_style(group: ET.Element) -> None:
 
 
 def rename_ids(root: ET.Element, prefix: str) -> None:
-    """Ids that something refers to become the prefix and a number; the others go."""
+    """Ids that something refers to become the prefix and a number; the others are removed."""
     used = {name for node in root.iter() for text in node.attrib.values() for name in REFERENCE.findall(text)}
     used |= {node.attrib["href"][1:] for node in root.iter() if node.get("href", "").startswith("#")}
     short = {name: f"{prefix}-{number}" for number, name in enumerate(sorted(used))}
@@ -157,6 +157,6 @@ def rename_ids(root: ET.Element, prefix: str) -> None:
 
 
 def prefix_of(figure: Figure, svg: str) -> str:
-    """Made of the figure's name, or of what it shows; short, as thousands of cells may refer to it."""
+    """From the figure's name, or from what it shows; short, as thousands of cells may refer to it."""
     name = str(figure.get_label()) or svg
     return "f" + hashlib.sha256(name.encode()).hexdigest()[:7]

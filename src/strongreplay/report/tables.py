@@ -1,40 +1,17 @@
-"""Summaries over seeds: one row for each configuration, mean and deviation with the number of seeds beside
-them.
-"""
+"""Records in groups: one for each configuration, with a name that tells it from its neighbours."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from statistics import mean, stdev
 from typing import Any
 
-from strongreplay import metrics
 from strongreplay.errors import ConfigError
 from strongreplay.methods.table import method_label
+from strongreplay.report.summary import Summary, summarise
 from strongreplay.runs.paper import fingerprints
 from strongreplay.runs.recipes import PUBLISHED, TUNED, find_recipe
 from strongreplay.storage.records import RunRecord, fingerprint, flatten, told
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Mean and sample deviation of one number over seeds."""
-
-    mean: float
-    deviation: float | None  # none from a single seed
-    count: int
-
-    def __str__(self) -> str:
-        return f"{self.mean:.2f}" if self.deviation is None else f"{self.mean:.2f} ± {self.deviation:.2f}"
-
-
-def summarise(values: Iterable[float | None]) -> Summary | None:
-    """None where there is nothing to summarise, such as the forgetting of joint training."""
-    numbers = [value for value in values if value is not None]
-    if not numbers:
-        return None
-    return Summary(mean(numbers), stdev(numbers) if len(numbers) > 1 else None, len(numbers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +36,18 @@ class Group:
     @property
     def label(self) -> str:
         """The method as papers print it; a user's method says in its records what it is called."""
-        told = self.records[0].measured.get("label") if self.records else None
-        return told if isinstance(told, str) and told else method_label(self.method)
+        recorded = self.records[0].measured.get("label") if self.records else None
+        return recorded if isinstance(recorded, str) and recorded else method_label(self.method)
 
     @property
     def name(self) -> str:
         return self.label + (f" ({self.variant})" if self.variant else "")
 
     def score(self, scenario: str, name: str) -> Summary | None:
+        """Over the seeds that have it."""
         return summarise(
             record.score(scenario, name) for record in self.records if scenario in record.scenarios
         )
-
-    def curves(self, scenario: str) -> list[list[float]]:
-        """Accuracy after each task, a list a seed."""
-        return [metrics.accuracy_curve(metrics.as_matrix(record.matrix(scenario))) for record in self.records]
 
 
 def group_records(records: Iterable[RunRecord]) -> list[Group]:

@@ -1,37 +1,31 @@
-"""What was published beside what was measured, a verdict for each cell, and which method beats which.
+"""What was published beside what was measured, with a verdict for each cell of the paper.
 
-Intervals are Student's, 95 %, for the mean over seeds; that of a published number is made of its deviation
-and number of runs, and a point where these are not given. Methods are compared over the seeds they have in
-common, by a paired t-test, corrected for the number of comparisons after Holm.
+The verdict is an equivalence test. It looks at Welch's 95 % interval of the difference of both means, ours
+minus published, turned so that more is better, and at a margin (2 points unless another is given):
+
+- better: the whole interval is above 0;
+- reproduced: the whole interval is above minus the margin;
+- below: the whole interval is under 0, and it reaches below minus the margin;
+- undecided: anything else, with the number of seeds that would decide it if means and deviations stay.
+
+An interval needs a deviation from at least three seeds: two can agree by chance. Where the paper prints no
+deviation, ours is taken for it, and five runs, the number the paper states for Tables 1 and 2.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import sqrt
-from statistics import mean, stdev
 
-from strongreplay.runs.paper import PaperCell
+from strongreplay.report.summary import Summary, student_quantile, summarise
+from strongreplay.runs.paper import NUM_RUNS, PaperCell
 from strongreplay.storage.records import RunRecord, fingerprint
 
-FEWEST = 3  # seeds; the interval of two is 13 times their deviation and would agree with anything
-CONFIDENCE = 0.95
-VERDICTS = ("reproduced", "below", "too few seeds", "not run", "no number")
+FEWEST_SEEDS = 3
+MARGIN = 2.0  # points
+MOST_SEEDS = 100  # more are not tried when looking for a number that decides
+VERDICTS = ("better", "reproduced", "below", "undecided", "too few seeds", "not run", "no number")
 BETTER = {"average_accuracy": 1, "forgetting": -1}
 ByConfig = dict[tuple[str, str], dict[int, RunRecord]]  # stream and fingerprint -> seed -> record
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A mean with its deviation, number of runs and half the width of its interval; none where unknown."""
-
-    mean: float
-    deviation: float | None
-    count: int | None
-    margin: float | None
-
-    def __str__(self) -> str:
-        spread = "" if self.margin is None else f" ± {self.margin:.2f}"
-        return f"{self.mean:.2f}{spread}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,59 +33,87 @@ class Cell:
     """One cell of the paper: what is printed, what the records say, and what that means."""
 
     item: PaperCell
-    published: Estimate | None
-    ours: Estimate | None
+    published: Summary | None
+    ours: Summary | None
     verdict: str
     records: tuple[RunRecord, ...] = ()  # by seed
-    cpu: Estimate | None = None  # of a cell of the full protocol: what the cpu protocol gave
+    cpu: Summary | None = None  # of a cell of the full protocol: what the cpu protocol gave
+    margin: float = MARGIN
 
     @property
     def difference(self) -> float | None:
-        """Ours minus theirs, in points; none under another protocol than the paper's."""
-        if not (self.ours and self.published) or self.item.protocol != "full":
-            return None
-        return self.ours.mean - self.published.mean
-
-
-def estimate(values: Sequence[float]) -> Estimate | None:
-    if not values:
+        """Ours minus published, in points; None under another protocol than the paper's."""
+        if self.ours and self.published and self.item.protocol == "full":
+            return self.ours.mean - self.published.mean
         return None
-    deviation = stdev(values) if len(values) > 1 else None
-    return Estimate(mean(values), deviation, len(values), margin(deviation, len(values)))
 
-
-def margin(deviation: float | None, count: int | None) -> float | None:
-    """Half the width of the interval of a mean."""
-    from scipy.special import stdtrit  # scipy.stats takes a second to import
-
-    if deviation is None or count is None or count < 2:
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of the difference; None with too few seeds."""
+        if self.ours and self.published and self.difference is not None:
+            return difference_interval(self.ours, self.published)
         return None
-    return float(stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * deviation / sqrt(count)
+
+    @property
+    def verdict_text(self) -> str:
+        """The verdict; if it is undecided, with the number of seeds that would decide it."""
+        if self.verdict != "undecided" or not self.ours or not self.published:
+            return self.verdict
+        needed = seeds_to_decide(self.item, self.ours, self.published, self.margin)
+        return f"undecided ({needed or f'>{MOST_SEEDS}'} seeds would decide)"
 
 
-def published(item: PaperCell) -> Estimate | None:
-    if item.mean is None:
-        return None
-    return Estimate(item.mean, item.deviation, item.count, margin(item.deviation, item.count))
+def published_summary(item: PaperCell) -> Summary | None:
+    return None if item.mean is None else Summary(item.mean, item.deviation, item.count)
 
 
-def judge(item: PaperCell, ours: Estimate | None) -> str:
-    """Reproduced: the intervals meet, or ours is the better one."""
-    theirs = published(item)
+def judge(item: PaperCell, ours: Summary | None, margin: float = MARGIN) -> str:
+    """One of VERDICTS, by the rule above."""
+    published = published_summary(item)
     if ours is None:
         return "not run" if item.is_runnable else "no number"
+    if published is None:
+        return "no number"
     if item.protocol != "full":
         return "not comparable"  # another net and other epochs than those of the printed number
-    if theirs is None:
-        return "no number"
-    if ours.count is None or ours.count < FEWEST:
-        return "too few seeds"
-    ahead = BETTER[item.score] * (ours.mean - theirs.mean)
-    meet = -ahead <= (ours.margin or 0.0) + (theirs.margin or 0.0)
-    return "reproduced" if meet else "below"
+    interval = difference_interval(ours, published)
+    return "too few seeds" if interval is None else judge_interval(interval, BETTER[item.score], margin)
 
 
-def judge_all(items: Iterable[PaperCell], records: Iterable[RunRecord]) -> list[Cell]:
+def judge_interval(interval: tuple[float, float], sign: int, margin: float) -> str:
+    low, high = sorted(sign * end for end in interval)
+    if low > 0:
+        return "better"
+    if low > -margin:
+        return "reproduced"
+    return "below" if high < 0 else "undecided"
+
+
+def difference_interval(ours: Summary, published: Summary) -> tuple[float, float] | None:
+    """Welch's 95 % interval of ours minus published; None with too few seeds."""
+    if ours.deviation is None or ours.count is None or ours.count < FEWEST_SEEDS:
+        return None
+    known = published.deviation is not None
+    deviation = published.deviation if published.deviation is not None else ours.deviation
+    count = (published.count or NUM_RUNS) if known else NUM_RUNS
+    own, other = ours.deviation**2 / ours.count, deviation**2 / count  # squared errors of both means
+    if own + other == 0:
+        return (ours.mean - published.mean,) * 2
+    freedom = (own + other) ** 2 / (own**2 / (ours.count - 1) + other**2 / (count - 1))
+    half, gap = student_quantile(freedom) * sqrt(own + other), ours.mean - published.mean
+    return gap - half, gap + half
+
+
+def seeds_to_decide(item: PaperCell, ours: Summary, published: Summary, margin: float) -> int | None:
+    """The smallest number of seeds that decides with these means and deviations; None above MOST_SEEDS."""
+    for count in range((ours.count or 0) + 1, MOST_SEEDS + 1):
+        interval = difference_interval(Summary(ours.mean, ours.deviation, count), published)
+        if interval and judge_interval(interval, BETTER[item.score], margin) != "undecided":
+            return count
+    return None
+
+
+def judge_all(items: Iterable[PaperCell], records: Iterable[RunRecord], margin: float = MARGIN) -> list[Cell]:
     """A cell for each item, in order. Of two records of one configuration and seed the first counts."""
     by_config: ByConfig = {}
     for record in records:
@@ -99,10 +121,11 @@ def judge_all(items: Iterable[PaperCell], records: Iterable[RunRecord]) -> list[
     cells = []
     for item in items:
         own = records_of(item, by_config)
-        ours, cpu = estimate(scores_of(item, own)), None
+        ours, cpu = score_of(item, own), None
         if item.protocol == "full":
-            cpu = estimate(scores_of(item, records_of(replace(item, protocol="cpu"), by_config)))
-        cells.append(Cell(item, published(item), ours, judge(item, ours), own, cpu))
+            cpu = score_of(item, records_of(replace(item, protocol="cpu"), by_config))
+        verdict = judge(item, ours, margin)
+        cells.append(Cell(item, published_summary(item), ours, verdict, own, cpu, margin))
     return cells
 
 
@@ -112,70 +135,5 @@ def records_of(item: PaperCell, by_config: ByConfig) -> tuple[RunRecord, ...]:
     return tuple(seeds[seed] for seed in sorted(seeds) if item.scenario in seeds[seed].scenarios)
 
 
-def scores_of(item: PaperCell, records: Iterable[RunRecord]) -> list[float]:
-    found = [record.score(item.scenario, item.score) for record in records]
-    return [score for score in found if score is not None]
-
-
-@dataclass(frozen=True, slots=True)
-class MethodComparison:
-    """SER against another method over the seeds both have; p is Holm's, none where it cannot be had."""
-
-    rival: Cell
-    own: Cell
-    difference: float  # mean over seeds, in points, positive where the method is better
-    count: int
-    p: float | None
-
-    @property
-    def holds(self) -> bool:
-        return self.difference > 0 and self.p is not None and self.p < 1 - CONFIDENCE
-
-
-def compare(cells: Iterable[Cell], method: str = "ser") -> list[MethodComparison]:
-    """The method against each other one in the same column: stream, memory and scenario."""
-    columns: dict[tuple[str, str, int | None, str], list[Cell]] = {}
-    for cell in cells:
-        if cell.ours and cell.item.target in ("table1", "table2") and cell.item.method != "joint":
-            item = cell.item
-            columns.setdefault((item.target, item.stream, item.memory_size, item.scenario), []).append(cell)
-    found = []
-    for (target, stream, _, scenario), column in columns.items():
-        own = next((cell for cell in column if cell.item.method == method), None)
-        without = columns.get((target, stream, None, scenario), [])  # methods that keep no samples
-        if own:
-            found += holm([meet(own, rival) for rival in [*without, *column] if rival is not own])
-    return found
-
-
-def meet(own: Cell, rival: Cell) -> MethodComparison:
-    from scipy.special import stdtr
-
-    gaps = differences(own, rival)
-    sign = BETTER[own.item.score]
-    if len(gaps) < FEWEST or len(set(gaps)) == 1:
-        return MethodComparison(rival, own, sign * mean(gaps) if gaps else 0.0, len(gaps), None)
-    statistic = mean(gaps) / (stdev(gaps) / sqrt(len(gaps)))
-    p = 2 * float(stdtr(len(gaps) - 1, -abs(statistic)))
-    return MethodComparison(rival, own, sign * mean(gaps), len(gaps), p)
-
-
-def differences(own: Cell, rival: Cell) -> list[float]:
-    """The score of one less that of the other, for each common seed."""
-    mine, theirs = ({r.seed: score_of(cell, r) for r in cell.records} for cell in (own, rival))
-    return [mine[seed] - theirs[seed] for seed in sorted(mine.keys() & theirs.keys())]
-
-
-def score_of(cell: Cell, record: RunRecord) -> float:
-    score = record.score(cell.item.scenario, cell.item.score)
-    return 0.0 if score is None else score
-
-
-def holm(rivalries: list[MethodComparison]) -> list[MethodComparison]:
-    """Each p times the number of those not smaller, never below one before it."""
-    ranked = sorted((r for r in rivalries if r.p is not None), key=lambda r: r.p or 0.0)
-    corrected, least = {}, 0.0
-    for number, rivalry in enumerate(ranked):
-        least = max(least, min(1.0, (len(ranked) - number) * (rivalry.p or 0.0)))
-        corrected[id(rivalry)] = least
-    return [replace(r, p=corrected[id(r)]) if r.p is not None else r for r in rivalries]
+def score_of(item: PaperCell, records: Iterable[RunRecord]) -> Summary | None:
+    return summarise(record.score(item.scenario, item.score) for record in records)

@@ -1,0 +1,37 @@
+"""All records in files and folders, with where each lies and a line for each file that is not a record."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from strongreplay.storage.records import RunRecord, find_files, read_folder
+
+Progress = Callable[[str, int, int], None]  # what is done, how much of how much
+
+
+def ignore_progress(what: str, done: int, total: int) -> None:
+    """For callers that show no progress."""
+
+
+@dataclass(slots=True)
+class Found:
+    """What lies in the folders."""
+
+    records: list[RunRecord] = field(default_factory=list)
+    paths: dict[int, Path] = field(default_factory=dict)  # by the record's id: records have no hash
+    problems: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)  # states, found when the page is built
+
+
+def collect(places: Iterable[Path], progress: Progress = ignore_progress) -> Found:
+    """Each file once, even if several places contain it."""
+    found = Found()
+    candidates = [file for place in places for file in find_files(place, found.problems)]
+    once = list({file.resolve(): file for file in reversed(candidates)}.values())[::-1]
+    for number, file in enumerate(once):
+        progress("reading records", number, len(once))
+        records, problems = read_folder([file])
+        found.records += records
+        found.problems += problems
+        found.paths |= {id(record): file for record in records}
+    return found
