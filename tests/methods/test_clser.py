@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from strongreplay.data.streams import Stream, accumulate, make_train_view
 from strongreplay.methods import Method
-from strongreplay.methods.clser import CLSER, CLSERConfig, Sample, surer
+from strongreplay.methods.clser import CLSER, CLSERConfig, Sample, more_confident
 from strongreplay.nets import Classifier, build_net
 from strongreplay.protocol import Batch, Problem, derive_generator
 from strongreplay.runs.config import resolve
@@ -40,7 +40,7 @@ def steps(method: CLSER, stream: Stream, count: int) -> list[dict[str, Tensor]]:
 
 def test_the_teacher_by_hand() -> None:
     stable, plastic = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([[1.0, 0.0], [0.0, 3.0]])
-    teacher = surer(stable, plastic, torch.tensor([0, 1]))
+    teacher = more_confident(stable, plastic, torch.tensor([0, 1]))
     assert teacher.tolist() == [[2, 0], [0, 3]]
     assert mse_loss(torch.zeros(2, 2), teacher).item() == 3.25
 
@@ -49,7 +49,7 @@ def test_the_teacher_is_chosen_by_probability_not_logit_and_a_tie_is_the_plastic
     labels = torch.tensor([0, 0])
     stable = torch.tensor([[3.0, 3.0], [1.0, 0.0]])
     plastic = torch.tensor([[1.0, -1.0], [2.0, 1.0]])
-    assert torch.equal(surer(stable, plastic, labels), plastic)
+    assert torch.equal(more_confident(stable, plastic, labels), plastic)
 
 
 def test_terms_by_hand(stream: Stream) -> None:
@@ -71,7 +71,7 @@ def test_terms_by_hand(stream: Stream) -> None:
     mixed = softplus(torch.tensor([1.0, -2.0, -2.0])).sum() / 3
     assert list(terms) == ["mixed", "consistency"]
     assert terms["mixed"].item() == pytest.approx(mixed.item(), rel=1e-6)
-    assert terms["consistency"].item() == pytest.approx(0.5 * (6 - 2) ** 2 / 2)  # the stable net is surer
+    assert terms["consistency"].item() == pytest.approx(0.5 * (6 - 2) ** 2 / 2)  # stable net: more confident
 
 
 def test_the_gradient_is_that_of_both_terms(stream: Stream) -> None:
@@ -81,7 +81,7 @@ def test_the_gradient_is_that_of_both_terms(stream: Stream) -> None:
     replayed = method.memory.sample(len(batch))
     method.memory.generator.set_state(state)
     inputs = method.view(replayed.images)
-    target = surer(method.stable(inputs), method.plastic(inputs), replayed.labels)
+    target = more_confident(method.stable(inputs), method.plastic(inputs), replayed.labels)
     logits = method.net(torch.cat([batch.inputs, inputs]))
     loss = cross_entropy(logits, torch.cat([batch.labels, replayed.labels]))
     loss = loss + 0.4 * ((method.net(inputs) - target) ** 2).mean()

@@ -68,7 +68,7 @@ class CLSER(Method):
             return {"current": cross_entropy(self.net(batch.inputs), batch.labels)}
         replayed = self.memory.sample(replay_count(self.config, batch))
         inputs, labels = self.view(replayed.images), replayed.labels
-        target = surer(self.stable(inputs), self.plastic(inputs), labels)
+        target = more_confident(self.stable(inputs), self.plastic(inputs), labels)
         distance = mse_loss(self.net(inputs), target)
         logits = self.net(torch.cat([batch.inputs, inputs]))
         return {
@@ -88,7 +88,7 @@ class CLSER(Method):
         return {"stable": self.stable, "plastic": self.plastic, "working": self.net}
 
 
-def surer(stable: Tensor, plastic: Tensor, labels: Tensor) -> Tensor:
+def more_confident(stable: Tensor, plastic: Tensor, labels: Tensor) -> Tensor:
     """For each sample, the logits of the net that gives its label more probability; plastic in a tie."""
     right = labels[:, None]
     chosen = stable.softmax(1).gather(1, right) > plastic.softmax(1).gather(1, right)

@@ -47,7 +47,7 @@ from strongreplay.protocol import Batch, Split, Task, Terms, View
 
 BASE_TEMPERATURE = 0.07
 NUM_PROJECTED = 128
-NO_PART = -1e30  # instead of -inf, so that 0 * log-probability is 0, not NaN
+MASKED = -1e30  # instead of -inf, so that 0 * log-probability is 0, not NaN
 
 
 class Exemplar(NamedTuple):
@@ -221,7 +221,7 @@ def stepped_rate(lr: float, milestones: list[int], epoch: int, part: float) -> f
 
 def similarities(vectors: Tensor, temperature: float) -> Tensor:
     """(n, n) dot products divided by the temperature; the diagonal is so low that a softmax ignores it."""
-    return (vectors / temperature @ vectors.t()).fill_diagonal_(NO_PART)
+    return (vectors / temperature @ vectors.t()).fill_diagonal_(MASKED)
 
 
 class Goal(NamedTuple):

@@ -76,12 +76,12 @@ class ERT(Method):
             slots, stored = slots.to(labels.device), self.memory.rows
             inputs = torch.cat([inputs, self.view(stored.images.index_select(0, slots))])
             labels, name = torch.cat([labels, stored.labels.index_select(0, slots)]), "mixed"
-        answers = log_softmax(self.net(inputs), 1)
-        terms = descend(optimizer, {name: nll_loss(answers, labels)})
+        log_probabilities = log_softmax(self.net(inputs), 1)
+        terms = descend(optimizer, {name: nll_loss(log_probabilities, labels)})
         if self.config.lars:
-            scores = answers.detach().gather(1, labels[:, None]).view(-1)
+            scores = log_probabilities.detach().gather(1, labels[:, None]).view(-1)
         else:
-            scores = answers.new_zeros(len(labels))
+            scores = log_probabilities.new_zeros(len(labels))
         if len(slots) and self.config.lars:
             stored.scores.index_copy_(0, slots, scores[len(batch) :])
         self.remember(Sample(batch.images, batch.labels, scores[: len(batch)]), batch.ids)
@@ -146,8 +146,8 @@ class ERT(Method):
         return Split(predict_all(self.net, rows.images, self.plain_view), rows.labels)
 
     def fit_correction(self, batch: Batch, optimizer: Optimizer) -> Terms:
-        answers = self.correct(batch.inputs, self.correction)
-        return descend(optimizer, {"bias": cross_entropy(answers, batch.labels)})
+        logits = self.correct(batch.inputs, self.correction)
+        return descend(optimizer, {"bias": cross_entropy(logits, batch.labels)})
 
     def correct(self, logits: Tensor, correction: Tensor) -> Tensor:
         scale, offset = correction

@@ -158,8 +158,8 @@ class LVT(Method):
         with evaluation_mode(self.net):
             for rows in torch.arange(len(train)).split(MINIBATCH):
                 batch = train.take(rows.to(total.device))
-                answers = self.net.injection(self.net.features(self.plain_view(batch.inputs)))
-                gradients = torch.autograd.grad(cross_entropy(answers, batch.labels), parameters)
+                logits = self.net.injection(self.net.features(self.plain_view(batch.inputs)))
+                gradients = torch.autograd.grad(cross_entropy(logits, batch.labels), parameters)
                 total += flat(gradients).abs()
         return total / total.mean().clamp(min=torch.finfo(total.dtype).tiny)
 

@@ -169,8 +169,8 @@ def soften(logits: Tensor, mask: Tensor, temperature: float) -> Tensor:
 def distill(logits: Tensor, wanted: Tensor, mask: Tensor, temperature: float, weight: float = 1) -> Tensor:
     """Weighted cross-entropy of softened outputs with the targets, averaged over the batch."""
     # One dot product: PyTorch's cross-entropy with probabilities takes 1.5 times as long.
-    answers = log_softmax(torch.add(mask, logits, alpha=1 / temperature), 1)
-    return torch.dot(answers.view(-1), wanted.view(-1)) * (-weight / len(wanted))
+    log_probabilities = log_softmax(torch.add(mask, logits, alpha=1 / temperature), 1)
+    return torch.dot(log_probabilities.view(-1), wanted.view(-1)) * (-weight / len(wanted))
 
 
 def to_unit(images: Tensor) -> Tensor:

@@ -95,11 +95,11 @@ class OEWC(Method):
 
     def targets(self, logits: Tensor, chunk: Split) -> Iterator[tuple[Tensor, Tensor]]:
         """Labels to compute gradients for, with their weights."""
-        answers = logits.softmax(1)
+        probabilities = logits.softmax(1)
         if self.config.fisher == "true":
-            for label, weights in enumerate(answers.unbind(1)):
+            for label, weights in enumerate(probabilities.unbind(1)):
                 yield torch.full_like(chunk.labels, label), weights
         elif self.config.fisher == "mammoth":
-            yield chunk.labels, answers.gather(1, chunk.labels[:, None])[:, 0]
+            yield chunk.labels, probabilities.gather(1, chunk.labels[:, None])[:, 0]
         else:
-            yield chunk.labels, torch.ones_like(answers[:, 0])
+            yield chunk.labels, torch.ones_like(probabilities[:, 0])
