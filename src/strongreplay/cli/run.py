@@ -55,6 +55,7 @@ def run_command(
     data: DataFolder = None,
     device: Device = "auto",
     jobs: Jobs = 1,
+    again: Annotated[bool, typer.Option("--again", help="Make recorded runs anew.")] = False,
     threads: Threads = None,
     checkpoint_every: CheckpointEvery = None,
     keep_state: Annotated[
@@ -84,18 +85,22 @@ def run_command(
         prepare_stream(stream, chosen, bar)
     configs = plan(stream, names, memory, numbers, chosen, recipe_of(protocol, recipe))
     options = RunOptions(out, choose_data_folder(data), place, checkpoint_every, keep_state)
-    run_to_the_end(configs, options, jobs, threads)
+    run_to_the_end(configs, options, jobs, threads, again)
 
 
 def run_to_the_end(
-    configs: "list[RunConfig]", options: "RunOptions", jobs: int = 1, threads: int | None = None
+    configs: "list[RunConfig]",
+    options: "RunOptions",
+    jobs: int = 1,
+    threads: int | None = None,
+    again: bool = False,
 ) -> None:
     """All runs, then the table and picture; a stop says what is kept and how to go on."""
     from strongreplay.cli.compare import print_comparison
     from strongreplay.runs.grid import find_record, sort_out
     from strongreplay.storage.records import read_folder, record_path
 
-    recorded, absent, problems = sort_out(configs, options.out)
+    recorded, absent, problems = sort_out(configs, options.out, again)
     progress, ended = make_runs(recorded, absent, problems, options, jobs, threads)
     finished = [job for job in (*recorded, *ended) if job.ended and job.ended[0] in ("recorded", "skipped")]
     if progress.stop.asked is not None:

@@ -23,6 +23,7 @@ from strongreplay.errors import DataError, SerError
 from strongreplay.protocol import Terms
 from strongreplay.runs.config import RunConfig, config_of
 from strongreplay.runs.estimate import num_steps
+from strongreplay.runs.own_code import code_hash, is_being_edited
 from strongreplay.runs.run import Interrupted, StoppedRun, name_of, run, state_folder
 from strongreplay.storage import files
 from strongreplay.storage.checkpoints import remove_checkpoints
@@ -92,18 +93,44 @@ def find_record(config: RunConfig, out: Path) -> RunRecord | None:
     return read_record(path) if path.exists() else None
 
 
-def sort_out(configs: Iterable[RunConfig], out: Path) -> tuple[list[Job], list[Job], list[str]]:
-    """Runs that are recorded, runs to be made, and a line for each record that is damaged."""
-    recorded, absent, problems = list[Job](), list[Job](), list[str]()
+def sort_out(
+    configs: Iterable[RunConfig], out: Path, again: bool = False
+) -> tuple[list[Job], list[Job], list[str]]:
+    """Runs that are recorded, runs to be made, and a line for each record that cannot stand for its run.
+
+    A record made by another version of our code is kept and told of, unless its method is being edited. With
+    `again`, all runs are made anew.
+    """
+    recorded, absent, problems, num_older = list[Job](), list[Job](), list[str](), 0
     for config in configs:
         job = Job.of(config)
+        if again:
+            files.remove_quietly(state_folder(out, config))
+            absent.append(job)
+            continue
         try:
-            if find_record(config, out) is not None:
+            record = find_record(config, out)
+            is_older = record is not None and made_by_other_code(record, config)
+            if is_older and is_being_edited(config):
+                problems.append(f"{job.name}: its method is being edited; running again")
+            elif record is not None:
+                num_older += is_older
                 job.ended = ("skipped", f"recorded already, skipped ({record_path(out, config.to_dict())})")
         except DataError as error:
             problems.append(f"{job.name}: {error}; running again")
         (recorded if job.ended else absent).append(job)
+    if num_older:
+        problems.append(
+            f"note: {num_older} of {len(recorded)} records were made by other code than this; they are "
+            "kept, --again makes them anew"
+        )
     return recorded, absent, problems
+
+
+def made_by_other_code(record: RunRecord, config: RunConfig) -> bool:
+    """Whether the sources that decide the results were others; records of version 0.1 do not say."""
+    made_by = record.measured.get("versions", {}).get("code")
+    return made_by is not None and made_by != code_hash(config)
 
 
 def make_run(config: RunConfig, options: RunOptions, listeners: Iterable[Listener] = ()) -> RunRecord:

@@ -16,6 +16,7 @@ from strongreplay.protocol import Problem, Task, View, derive_generator
 from strongreplay.runs.config import RunConfig
 from strongreplay.runs.finish import leave_record
 from strongreplay.runs.machine import describe_machine
+from strongreplay.runs.own_code import code_hash
 from strongreplay.runs.scores import Predictor, ScoreTable, scenarios_of, summarise
 from strongreplay.runs.stopped import check_tree
 from strongreplay.storage.lock import locked
@@ -254,6 +255,7 @@ class StreamTrainer(Trainer):
         measured["recipe"] = self.config.source
         if self.config.row.source_hash:  # tables have no other way to know how a user's method is called
             measured["label"] = self.config.row.label
+        measured["versions"]["code"] = code_hash(self.config)
         held = self.config.to_dict()
         return RunRecord(held, results | ({"accuracy_of": accuracy} if accuracy else {}), measured)
 
