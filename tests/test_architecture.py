@@ -47,6 +47,7 @@ ALLOWED: dict[str, set[str]] = {
         "training",
         "",
     },
+    "testing": BASE | {"data", "memory", "methods", "nets", "training"},
     "__main__": {"cli"},
 }
 

@@ -5,21 +5,28 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import NUM_CLASSES, begin_learning, finish_learning, make_net, make_problem, weights
+from conftest import NUM_CLASSES, begin_learning, finish_learning, make_net, make_problem
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from strongreplay.data.streams import Stream, accumulate, permutation_maps, remap_pixels
+from strongreplay.data.streams import Stream, permutation_maps, remap_pixels
 from strongreplay.memory import Memory
 from strongreplay.methods import METHODS
-from strongreplay.methods.base import Method, OldNet
+from strongreplay.methods.base import Method
 from strongreplay.nets import Classifier, build_net
 from strongreplay.protocol import Batch, Problem, Split, Terms, derive_generator
+from strongreplay.testing import METHOD_CHECKS, MethodCase
 from strongreplay.training.engine import evaluate, train_task
 from strongreplay.training.events import Listener, Position
 
 every_method = pytest.mark.parametrize("name", METHODS)
 EVERYTHING = tuple(range(NUM_CLASSES))
+
+
+@every_method
+@pytest.mark.parametrize("check", METHOD_CHECKS)
+def test_it_keeps_the_contract_that_users_check_theirs_by(name: str, check: str) -> None:
+    METHOD_CHECKS[check](MethodCase(METHODS[name]))
 
 
 def build(
@@ -83,21 +90,6 @@ def same_state(first: dict[str, Any], second: dict[str, Any]) -> bool:
     )
 
 
-@every_method
-def test_it_learns(name: str, stream: Stream) -> None:
-    method = build(name, make_problem(stream))
-    learn(method, accumulate(stream), epochs=30)
-    split = stream.test(0)
-    assert evaluate(method, split, stream.test_view, EVERYTHING)[0] > 90
-
-
-@every_method
-def test_same_seed_same_weights_other_seed_others(name: str, stream: Stream) -> None:
-    first, again, other = (weights(trained(name, stream, seed).net) for seed in (0, 0, 1))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-
-
 @pytest.mark.parametrize("name", [name for name, row in METHODS.items() if row.has_memory])
 def test_every_row_in_memory_has_the_id_of_its_sample(name: str, stream: Stream) -> None:
     method, first_id, known = build(name, make_problem(stream)), 0, list[Tensor]()
@@ -118,41 +110,6 @@ def test_every_row_in_memory_has_the_id_of_its_sample(name: str, stream: Stream)
     assert torch.equal(memory.rows.images, torch.cat(known)[memory.ids])
 
 
-@every_method
-def test_terms_are_named_finite_and_detached(name: str, stream: Stream) -> None:
-    method = build(name, make_problem(stream))
-    seen: list[dict[str, Tensor]] = []
-    observe = method.observe
-
-    def spy(batch: Batch, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-        seen.append(observe(batch, optimizer))
-        return seen[-1]
-
-    method.observe = spy  # type: ignore[method-assign]
-    history = learn(method, stream, epochs=1)
-    assert seen
-    for terms in seen:
-        assert terms
-        assert all(term.shape == () and not term.requires_grad and term.isfinite() for term in terms.values())
-    assert all(entry for entry in history)
-
-
-@every_method
-def test_frozen_nets_stay_as_they_were_taken(name: str, stream: Stream) -> None:
-    method = build(name, make_problem(stream))
-    learn(method, stream, epochs=1)
-    frozen = [module for module in method.modules() if isinstance(module, OldNet)]
-    before = [weights(module) for module in frozen]
-    method.train()
-    batch = first_batch(stream, task=2)
-    method.observe(batch, torch.optim.SGD(method.net.parameters(), lr=0.1))
-    for module, old in zip(frozen, before, strict=True):
-        assert torch.equal(weights(module), old)
-        assert not any(inner.training for inner in module.modules() if inner is not module)
-        assert all(not p.requires_grad and p.grad is None for p in module.parameters())
-        assert not {id(p) for p in module.parameters()} & {id(p) for p in method.net.parameters()}
-
-
 def first_batch(stream: Stream, task: int = 0, size: int = 16) -> Batch:
     split = stream[task].train
     rows = torch.arange(size)
@@ -165,62 +122,6 @@ def memories(method: Method) -> list[Memory[Any]]:
 
 
 @every_method
-def test_memory_holds_at_most_its_size_of_seen_classes_in_bytes(name: str, stream: Stream) -> None:
-    method = build(name, make_problem(stream))
-    learn(method, Stream(stream.scenario, stream.task_classes[:2], stream.input_shape, stream.make), epochs=1)
-    assert bool(memories(method)) == METHODS[name].has_memory
-    for memory in memories(method):
-        assert 0 < len(memory) <= memory.capacity == 24
-        rows = memory.rows._asdict()
-        assert rows["images"].dtype == torch.uint8
-        stored, given = (
-            rows["images"].flatten(1),
-            torch.cat([stream[t].train.inputs for t in (0, 1)]).flatten(1),
-        )
-        assert all(
-            (row == given).all(1).any() for row in stored
-        )  # raw bytes of the stream, not a view of them
-        assert set(rows.get("labels", torch.tensor([0])).tolist()) <= {0, 1, 2, 3}
-
-
-@every_method
-@pytest.mark.parametrize(("count", "batch_size"), [(1, 16), (17, 16), (5, 1)])
-def test_a_batch_of_one_and_a_short_last_batch(
-    name: str, count: int, batch_size: int, stream: Stream
-) -> None:
-    method = build(name, make_problem(stream))
-    learn(method, stream, epochs=1)
-    task = stream[1]
-    task = task.with_train(task.train.take(torch.arange(count)))
-    optimizer = torch.optim.SGD(method.net.parameters(), lr=0.1)
-    train_task(
-        method,
-        task,
-        stream.test_view,
-        optimizer,
-        epochs=1,
-        batch_size=batch_size,
-        generator=torch.Generator(),
-    )
-    assert weights(method.net).isfinite().all()
-
-
-@every_method
-def test_global_generators_are_neither_read_nor_moved(name: str, stream: Stream) -> None:
-    import random
-
-    import numpy as np
-
-    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()  # type: ignore[index]
-    first = weights(trained(name, stream, epochs=1).net)
-    assert torch.equal(before[0], torch.get_rng_state())
-    assert before[1] == random.getstate()
-    assert np.array_equal(before[2], np.random.get_state()[1])  # type: ignore[index]
-    torch.rand(3)
-    assert torch.equal(first, weights(trained(name, stream, epochs=1).net))
-
-
-@every_method
 def test_unknown_settings_and_bad_values_are_refused(name: str) -> None:
     config = METHODS[name].config
     with pytest.raises(ValidationError, match="Extra inputs"):
@@ -230,34 +131,6 @@ def test_unknown_settings_and_bad_values_are_refused(name: str) -> None:
         if any(hasattr(rule, "ge") for rule in field.metadata):
             with pytest.raises(ValidationError, match="greater than or equal"):
                 config(**{key: -1})
-
-
-@every_method
-def test_predict_gives_a_score_for_every_class(name: str, stream: Stream) -> None:
-    method = trained(name, stream, epochs=1).eval()
-    with torch.no_grad():
-        scores = method.predict(stream.test_view(stream.test(0).inputs[:5]))
-    assert scores.shape == (5, NUM_CLASSES)
-    assert scores.dtype == torch.float32
-
-
-@every_method
-def test_evaluation_changes_nothing_and_task_il_is_never_below_class_il(name: str, stream: Stream) -> None:
-    method = trained(name, stream, epochs=1)
-    method.train()
-    before, modes = state_bytes(method), [module.training for module in method.modules()]
-    generators = [memory.generator.get_state() for memory in memories(method)]
-    results = []
-    for _ in range(2):
-        for task in range(len(stream)):
-            seen, own = EVERYTHING, stream.task_classes[task]
-            results.append(evaluate(method, stream.test(task), stream.test_view, seen, own, batch_size=7))
-            assert results[-1][0] <= results[-1][1]
-    assert results[:3] == results[3:]
-    assert same_state(before, state_bytes(method))
-    assert modes == [module.training for module in method.modules()]
-    for memory, state in zip(memories(method), generators, strict=True):
-        assert torch.equal(memory.generator.get_state(), state)
 
 
 @every_method
@@ -337,17 +210,3 @@ def test_domain_il_memory_keeps_the_image_as_its_task_showed_it(
         assert sum(from_task[0]) >= 3
         raw = train_split.inputs.flatten(1)
         assert not any((row == raw).all(1).any() for row in stored)
-
-
-@every_method
-def test_gradients_of_one_step_do_not_leak_into_the_next(name: str, stream: Stream) -> None:
-    """Whatever stands in .grad before a step makes no difference to it."""
-    method = build(name, make_problem(stream))
-    batch = first_batch(stream)
-    optimizer = torch.optim.SGD(method.net.parameters(), lr=0.1)
-    method.observe(batch, optimizer)
-    poisoned = build(name, make_problem(stream))
-    for parameter in poisoned.net.parameters():
-        parameter.grad = torch.full_like(parameter, 1e3)
-    poisoned.observe(batch, torch.optim.SGD(poisoned.net.parameters(), lr=0.1))
-    assert torch.equal(weights(method.net), weights(poisoned.net))
