@@ -218,7 +218,7 @@ def test_a_cold_start_loads_nothing_heavy_and_a_closed_pipe_ends_it_quietly(
         assert process.stderr
         assert "\t" in process.stdout.readline()
         process.stdout.close()
-        methods = [f"strongreplay.methods.{name}" for name in ("averaged", "base", "ser")]
+        methods = [f"strongreplay.methods.{name}" for name in ("averaged", "base", "row", "ser", "table")]
         assert process.stderr.read() == f"heavy: set() {methods}\n"
         assert process.wait(60) == 0
 

@@ -130,6 +130,8 @@ def draw_confusion(result: "Evaluation", path: Path) -> None:
     from strongreplay.report.confusion import confusion_figure
     from strongreplay.report.svg import write
 
+    if not path.parent.is_dir():
+        raise DataError(f"{path}: cannot be written (no folder {path.parent}); choose another place")
     names = list(dict.fromkeys([*result.answers.known, *result.counts]))
     title = f"{result.answers.version}: answers to {sum(result.counts.values())} samples"
     figure = confusion_figure(names, result.answers.pairs, title)

@@ -28,7 +28,6 @@ from strongreplay.cli.tables import Format, Table, print_table
 from strongreplay.cli.text import print_line
 from strongreplay.errors import ConfigError, DataError, unknown
 from strongreplay.runs.paper import FINGERPRINTS, METHODS, TARGETS, PaperCell, items
-from strongreplay.runs.recipes import recipe_of
 
 if TYPE_CHECKING:
     from strongreplay.report.collect import Found
@@ -63,7 +62,7 @@ def list_command(
     form: Format = "text",
 ) -> None:
     """Every cell: what is published, how many seeds are recorded, and what a seed costs here."""
-    from strongreplay.runs.recipes import find_recipe
+    from strongreplay.runs.recipes import find_recipe, recipe_of
     from strongreplay.storage.records import told
 
     chosen = choose(target, only, protocol)
@@ -224,6 +223,8 @@ def judged(chosen: list[PaperCell], out: Path) -> "list[Cell]":
 
 def choose(target: str | None, only: str, protocol: str = "full") -> list[PaperCell]:
     """The cells of a target that match at least one word of every kind given."""
+    from strongreplay.runs.recipes import recipe_of
+
     recipe_of(protocol)  # raises an error if there is none of that name
     if target is not None and target not in TARGETS:
         raise unknown("target", target, TARGETS, "")
@@ -251,6 +252,7 @@ def choose(target: str | None, only: str, protocol: str = "full") -> list[PaperC
 
 def config_for(item: PaperCell, seed: int) -> "RunConfig":
     from strongreplay.runs.config import resolve
+    from strongreplay.runs.recipes import recipe_of
 
     recipe = recipe_of(item.protocol)
     return resolve(item.stream, item.method, item.memory_size, seed, dict(item.settings), recipe)

@@ -21,7 +21,6 @@ from strongreplay.cli.options import (
     parse_seeds,
 )
 from strongreplay.errors import ConfigError
-from strongreplay.runs.recipes import recipe_of
 
 if TYPE_CHECKING:
     from strongreplay.progress import GridProgress, Standing
@@ -74,6 +73,7 @@ def run_command(
 
     from strongreplay.runs.config import parse_settings, prepare_stream
     from strongreplay.runs.grid import RunOptions
+    from strongreplay.runs.recipes import recipe_of
     from strongreplay.runs.run import CheckpointInterval, find_device
 
     if checkpoint_every:
