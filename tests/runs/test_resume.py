@@ -260,13 +260,13 @@ def test_a_dead_owner_holds_no_lock(tmp_path: Path) -> None:
 
 def test_a_state_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     config = config_for("sgd")
-    place, own = state_folder(tmp_path, config), {"config_hash": fingerprint(config.to_dict())}
+    place, own = state_folder(tmp_path, config), {"config_hash": fingerprint(config.to_dict()), "step": 1}
     state.write_checkpoint(place, {"method": {}}, {"config_hash": "another"})
     with pytest.raises(RunError, match=r"state-000001: belongs to another configuration than"):
         run(config, out=tmp_path, resume=True)
     shutil.rmtree(place)
     state.write_checkpoint(place, {"method": {"net.body.1.weight": torch.ones(3)}}, own)
-    with pytest.raises(RunError, match=r"state-000001: does not fit this run .*; remove .*seed-0.state"):
+    with pytest.raises(RunError, match=r"state-000001: does not fit \(.*; remove .*seed-0.state"):
         run(config, out=tmp_path, resume=True)
 
 
