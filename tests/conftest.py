@@ -1,39 +1,13 @@
-"""Three tasks of two classes of 6 x 6 images that a small net learns in a few steps."""
-
-import os
-import signal
-import time
-from collections.abc import Callable
-from typing import Any
+"""Fixtures of all tests: a stream of three tasks of two classes of 6 x 6 images."""
 
 import pytest
 import torch
-from torch import nn
+from support.tiny_stream import NUM_CLASSES, NUM_TASKS, make_split
 
 from strongreplay.data.streams import Stream, split_by_class
-from strongreplay.methods.base import MAIN, Method
-from strongreplay.nets import Classifier, build_net
-from strongreplay.protocol import Problem, Split, Task, derive_generator
-from strongreplay.training.engine import PhaseDefaults, PhaseLoop, TaskProgress, train_epoch
-from strongreplay.training.events import Listener
-from strongreplay.training.optimizers import with_gradients
-
-NUM_CLASSES, NUM_TASKS = 6, 3
+from strongreplay.protocol import Split
 
 torch.set_num_threads(1)  # small tensors: more threads only wait for each other
-
-
-def make_split(per_class: int, seed: int) -> Split:
-    """A bright 3 x 4 patch at the class's own place, over noise, in shuffled order."""
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.arange(NUM_CLASSES).repeat(per_class)[
-        torch.randperm(NUM_CLASSES * per_class, generator=generator)
-    ]
-    images = torch.randint(0, 100, (len(labels), 1, 6, 6), dtype=torch.uint8, generator=generator)
-    for number, label in enumerate(labels.tolist()):
-        row, column = divmod(label, 3)
-        images[number, :, 3 * row : 3 * row + 3, 2 * column : 2 * column + 2] += 150
-    return Split(images, labels)
 
 
 @pytest.fixture(scope="session")
@@ -49,84 +23,3 @@ def test_split() -> Split:
 @pytest.fixture
 def stream(train_split: Split, test_split: Split) -> Stream:
     return split_by_class(train_split, test_split, NUM_CLASSES, NUM_TASKS)
-
-
-def make_net(seed: int = 0, num_classes: int = NUM_CLASSES) -> Classifier:
-    return build_net("mlp", (1, 6, 6), num_classes, derive_generator(seed, "net"), width=32)
-
-
-def make_problem(stream: Stream, seed: int = 0) -> Problem:
-    view = stream.train_view(derive_generator(seed, "replayed views"))
-    return Problem(stream.num_classes, len(stream), view, stream.test_view, seed)
-
-
-def weights(module: nn.Module) -> torch.Tensor:
-    return torch.cat([value.detach().flatten().clone() for value in module.parameters()])
-
-
-def train_phase(method: Method, task: Task, name: str) -> None:
-    """One phase of a task from its beginning to its end, as the trainer trains it."""
-    phase = next(phase for phase in method.phases(task) if phase.name == name)
-    if phase.begin:
-        phase.begin()
-    defaults = PhaseDefaults(lambda images: images, 1, 32, torch.Generator())
-    loop = PhaseLoop(method, task, phase, defaults, TaskProgress(name))
-    optimizer = phase.make_optimizer(method.net, lambda given: torch.optim.SGD(given, lr=0.1))
-    with with_gradients(optimizer, phase.parameters is not None):
-        while loop.is_open:
-            train_epoch(loop, optimizer, Listener())
-
-
-def begin_learning(method: Method, task: Task) -> Task:
-    """All that comes before the first step of the main phase."""
-    task = method.begin_task(task)
-    names = [phase.name for phase in method.phases(task)]
-    for name in names[: names.index(MAIN)]:
-        train_phase(method, task, name)
-    main = method.phases(task)[names.index(MAIN)]
-    if main.begin:
-        main.begin()
-    return task
-
-
-def finish_learning(method: Method, task: Task) -> None:
-    """All that comes after the last step of the main phase."""
-    names = [phase.name for phase in method.phases(task)]
-    for name in names[names.index(MAIN) + 1 :]:
-        train_phase(method, task, name)
-    method.end_task(task)
-
-
-def assert_same(first: Any, second: Any, where: str = "") -> None:
-    """Two trees of tensors and plain values, equal to the bit."""
-    assert type(first) is type(second), where
-    if isinstance(first, torch.Tensor):
-        unset = first.isnan() & second.isnan() if first.is_floating_point() else torch.zeros(())
-        assert first.shape == second.shape, where
-        assert ((first == second) | (unset != 0)).all(), where
-    elif isinstance(first, dict):
-        assert first.keys() == second.keys(), where
-        for key in first:
-            assert_same(first[key], second[key], f"{where}/{key}")
-    elif isinstance(first, list | tuple):
-        assert len(first) == len(second), where
-        for number, (a, b) in enumerate(zip(first, second, strict=True)):
-            assert_same(a, b, f"{where}/{number}")
-    else:
-        assert first == second, where
-
-
-def in_a_process(work: Callable[[], object], kill_after: float | None = None) -> int:
-    """The exit code of a forked process, or minus the signal that ended it."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    if kill_after is not None:
-        time.sleep(kill_after)
-        os.kill(child, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import assert_same, weights
 from sklearn.utils.estimator_checks import parametrize_with_checks  # type: ignore[import-untyped]
+from support.compare import assert_same
+from support.tiny_stream import weights
 from torch import Tensor, nn
 
 from strongreplay import build_stream, resolve

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_net
+from support.tiny_stream import make_net
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer

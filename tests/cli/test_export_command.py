@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kept_models import CPU, make_model, ser, some_digits, teach, write_folder
 from numpy.typing import NDArray
+from support.kept_models import CPU, make_model, ser, some_digits, teach, write_folder
 
 from strongreplay.models.parts import model_of
 from strongreplay.models.store import Store

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kept_models import CPU, make_model, ser, teach, write_folder
+from support.kept_models import CPU, make_model, ser, teach, write_folder
 from torch import nn
 
 from strongreplay.cli.status import make_classes_table

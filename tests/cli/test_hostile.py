@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
-from test_learn import QUICK, Said, Ser, contents, ser, write_digits
+from support.commands import QUICK, Said, Ser, contents, ser, write_digits
 
 from strongreplay.cli import main
 from strongreplay.models.store import WORK, Store

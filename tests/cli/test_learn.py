@@ -8,62 +8,17 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from support.commands import QUICK, Ser, contents, write_digits
 
 from strongreplay.cli import main
 from strongreplay.data import datasets
 from strongreplay.models.store import WORK, Store
-
-QUICK = ["--net", "mlp", "--epochs", "3", "--threads", "1", "--device", "cpu"]
-NAMES = ["zero", "[bold]x", "zwei 二", "-three", "four", "five"]
-
-
-class Said(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Ser = Callable[..., Said]
-
-
-def write_digits(folder: Path, digits: Sequence[int], start: int = 0, count: int = 12) -> Path:
-    """So many real digits of each class as PNG files in folders with the classes' names."""
-    split = datasets.load("digits", Path())[0]
-    for digit in digits:
-        place = folder / NAMES[digit]
-        place.mkdir(parents=True)
-        rows = (split.labels == digit).nonzero().flatten()[start : start + count]
-        for row in rows.tolist():
-            Image.fromarray(split.inputs[row, 0].numpy()).save(place / f"{row}.png")
-    return folder
-
-
-@pytest.fixture
-def ser(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Ser:
-    """The command in this process; anything but an exit would be a traceback."""
-
-    def call(*words: object) -> Said:
-        monkeypatch.setattr(sys, "argv", ["ser", *map(str, words)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as caught:
-            main()
-        said = capsys.readouterr()
-        assert "Traceback" not in said.err
-        return Said(int(caught.value.code or 0), said.out, said.err)
-
-    return call
 
 
 @pytest.fixture(scope="module")
@@ -86,11 +41,6 @@ def forgetful(ser: Ser, photos: Path, state: Path) -> Path:
     words = ["--method", "sgd", "--val", "0.4", "--set", "train.momentum=0.9"]
     assert ser("learn", state, "--data", photos / "may", *QUICK, *words, "--epochs", "8").code == 0
     return state
-
-
-def contents(folder: Path, *but: str) -> dict[str, bytes]:
-    found = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
-    return {name: path.read_bytes() for name, path in found.items() if not name.startswith(but or "-")}
 
 
 def net_of(folder: Path, version: str = "v0001") -> list[str]:

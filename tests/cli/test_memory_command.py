@@ -13,8 +13,8 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 import torch
-from kept_models import make_model, ser, some_digits, teach, write_folder
 from PIL import Image
+from support.kept_models import make_model, ser, some_digits, teach, write_folder
 
 from strongreplay.errors import ConfigError, RunError
 from strongreplay.models.memory_view import Remembered, all_images, read_parts, samples_of

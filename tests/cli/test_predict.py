@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from test_learn import NAMES, Said, Ser, ser, write_digits
+from support.commands import NAMES, Said, Ser, ser, write_digits
 
 from strongreplay.cli.predict import one_line
 from strongreplay.data import datasets

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from disk import Disk, after_power_cut, image_of, write_tree
-from test_records import make_record
+from support.disk import Disk, after_power_cut, image_of, write_tree
+from support.records import make_record
 
 from strongreplay.errors import RunError
 from strongreplay.runs.finish import leave_record

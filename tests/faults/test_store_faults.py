@@ -5,8 +5,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from disk import Disk, after_power_cut, image_of, write_tree
-from test_store import (
+from support.disk import Disk, after_power_cut, image_of, write_tree
+from support.stores import (
     ACTS,
     LEARN,
     MARK,

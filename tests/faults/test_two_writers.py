@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from test_store import LEARN, assert_contents, assert_whole, make_store, parts_of
+from support.stores import LEARN, assert_contents, assert_whole, make_store, parts_of
 
 from strongreplay.errors import RunError
 from strongreplay.models.store import Store

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_net, make_problem, weights
-from test_methods_common import first_batch
-from test_replay_methods import optimizer_of
+from support.steps import first_batch, optimizer_of
+from support.tiny_stream import make_net, make_problem, weights
 from torch import Tensor, nn
 
 from strongreplay.data.streams import Stream

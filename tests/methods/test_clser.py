@@ -6,27 +6,29 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import NUM_CLASSES, make_net, make_problem, weights
-from test_methods_common import EVERYTHING, batches_of, build, first_batch, learn, same_state, state_bytes
-from test_replay_methods import optimizer_of
+from support.steps import (
+    EVERYTHING,
+    accuracies,
+    batches_of,
+    build,
+    first_batch,
+    first_norm,
+    learn,
+    make_cnn,
+    noisy,
+    optimizer_of,
+    same_state,
+    state_bytes,
+)
+from support.tiny_stream import make_net, make_problem, weights
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-from strongreplay.data.streams import Stream, accumulate, make_train_view
-from strongreplay.methods import Method
+from strongreplay.data.streams import Stream, accumulate
 from strongreplay.methods.clser import CLSER, CLSERConfig, Sample, more_confident
-from strongreplay.nets import Classifier, build_net
-from strongreplay.protocol import Batch, Problem, derive_generator
+from strongreplay.protocol import Batch, Problem
 from strongreplay.runs.config import resolve
 from strongreplay.training.engine import evaluate
-
-
-def make_cnn(seed: int = 0) -> Classifier:
-    return build_net("cnn", (1, 6, 6), NUM_CLASSES, derive_generator(seed, "net"), width=8)
-
-
-def first_norm(net: nn.Module) -> Any:
-    return next(module for module in net.modules() if isinstance(module, nn.BatchNorm2d))
 
 
 def clser(stream: Stream, net: nn.Module | None = None, **settings: Any) -> CLSER:
@@ -168,11 +170,6 @@ def test_statistics_of_the_working_net_by_a_switch(stream: Stream) -> None:
     assert torch.equal(weights(method.net), weights(plain.net))  # training normalises by batches either way
 
 
-def noisy(stream: Stream, generator: torch.Generator) -> Problem:
-    view = make_train_view(stream.test_view, 2, generator)
-    return Problem(NUM_CLASSES, len(stream), view, stream.test_view)
-
-
 def test_one_augmented_draw_serves_all_nets(stream: Stream) -> None:
     method = CLSER(make_net(), noisy(stream, torch.Generator().manual_seed(1)), CLSERConfig(memory_size=24))
     steps(method, stream, 2)
@@ -269,12 +266,6 @@ def test_cost_of_a_step(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None
         net.register_forward_hook(lambda *args, name=name: calls.append(name))
     steps(method, stream, 1)
     assert sorted(calls) == ["back", "plastic", "stable", "working", "working"]
-
-
-def accuracies(method: Method, stream: Stream) -> list[float]:
-    """Of every net that can answer, on every task, among all classes."""
-    asked = [(ask, task) for ask in method.predictors().values() for task in range(len(stream))]
-    return [evaluate(method, stream.test(t), stream.test_view, EVERYTHING, ask=ask)[0] for ask, t in asked]
 
 
 def test_with_fast_averages_it_forgets_nothing_here(stream: Stream) -> None:

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import NUM_CLASSES, finish_learning, make_net, make_problem, train_phase, weights
-from test_gem import count_passes
-from test_methods_common import first_batch, learn, same_state, state_bytes
-from test_replay_methods import optimizer_of
+from support.steps import count_passes, first_batch, learn, optimizer_of, same_state, state_bytes
+from support.tiny_stream import NUM_CLASSES, finish_learning, make_net, make_problem, train_phase, weights
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 

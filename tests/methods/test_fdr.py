@@ -4,11 +4,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import NUM_CLASSES, make_net, make_problem, weights
-from test_gem import count_passes
-from test_methods_common import build as build_any
-from test_methods_common import first_batch, learn
-from test_replay_methods import optimizer_of
+from support.steps import build as build_any
+from support.steps import count_passes, first_batch, learn, optimizer_of
+from support.tiny_stream import NUM_CLASSES, make_net, make_problem, weights
 from torch import nn
 from torch.nn.functional import cross_entropy
 

@@ -1,17 +1,24 @@
 """GEM and A-GEM: the corrected gradient against brute force, what is remembered, and when it is SGD."""
 
-from collections.abc import Callable
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from conftest import make_net, make_problem, weights
 from numpy.typing import NDArray
-from test_methods_common import build, first_batch, learn, memories
-from test_replay_methods import gradient, optimizer_of
-from test_ser import captured_gradient, first_task
+from support.steps import (
+    build,
+    captured_gradient,
+    count_passes,
+    first_batch,
+    first_task,
+    gradient,
+    learn,
+    memories,
+    optimizer_of,
+)
+from support.tiny_stream import make_net, make_problem, weights
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -266,24 +273,6 @@ def test_a_memory_below_one_sample_a_task_is_refused(name: str) -> None:
     ):
         build(name, problem, memory_size=10)
     assert memories(build(name, problem, memory_size=20))[0].capacity == 20
-
-
-def count_passes(method: Any, monkeypatch: pytest.MonkeyPatch, step: Callable[[], object]) -> tuple[int, int]:
-    """Forward and backward passes of one step, both ways to ask for gradients included."""
-    calls: list[str] = []
-    handle = method.net.register_forward_hook(lambda *args: calls.append("forward"))
-    for name in ("backward", "grad"):
-        ask: Any = getattr(torch.autograd, name)
-
-        def spy(*arguments: Any, ask: Any = ask, **options: Any) -> Any:
-            calls.append("back")
-            return ask(*arguments, **options)
-
-        monkeypatch.setattr(torch.autograd, name, spy)
-    step()
-    handle.remove()
-    monkeypatch.undo()
-    return calls.count("forward"), calls.count("back")
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_net, weights
+from support.steps import one_by_one
+from support.tiny_stream import make_net, weights
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from strongreplay.methods import gradients
-from strongreplay.methods.base import descend, evaluation_mode
+from strongreplay.methods.base import descend
 from strongreplay.methods.gradients import (
     descend_along,
     flat_gradient,
@@ -100,12 +101,6 @@ def made(make: Callable[[], nn.Module]) -> nn.Module:
         net = make()
         net(samples()[0])  # gives lazy layers their shape
     return net
-
-
-def one_by_one(net: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
-    with evaluation_mode(net):
-        losses = [cross_entropy(net(x), y) for x, y in zip(inputs.split(1), labels.split(1), strict=True)]
-    return torch.stack([flat_gradient(loss, trainable(net)) for loss in losses])
 
 
 def state(net: nn.Module) -> list[Any]:

@@ -5,12 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import make_net, make_problem, weights
 from numpy.typing import NDArray
-from test_gem import count_passes
-from test_gradients import one_by_one
-from test_methods_common import first_batch, learn
-from test_replay_methods import optimizer_of
+from support.steps import count_passes, first_batch, learn, one_by_one, optimizer_of
+from support.tiny_stream import make_net, make_problem, weights
 from torch import Tensor
 
 from strongreplay.data.streams import Stream

@@ -4,11 +4,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import NUM_CLASSES, finish_learning, make_net, make_problem, train_phase, weights
-from test_gem import count_passes
-from test_methods_common import build as build_any
-from test_methods_common import first_batch, learn, same_state, state_bytes
-from test_replay_methods import gradient, optimizer_of
+from support.steps import build as build_any
+from support.steps import count_passes, first_batch, gradient, learn, optimizer_of, same_state, state_bytes
+from support.tiny_stream import NUM_CLASSES, finish_learning, make_net, make_problem, train_phase, weights
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 

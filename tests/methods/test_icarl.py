@@ -4,10 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import NUM_CLASSES, make_net, make_problem, weights
-from test_gem import count_passes
-from test_methods_common import first_batch, learn
-from test_replay_methods import optimizer_of
+from support.steps import count_passes, first_batch, learn, optimizer_of, tasks
+from support.tiny_stream import NUM_CLASSES, make_net, make_problem, weights
 from torch import Tensor, nn
 
 from strongreplay.data.streams import Stream
@@ -22,10 +20,6 @@ from strongreplay.training.engine import evaluate, train_task
 
 def build(stream: Stream, **settings: Any) -> ICaRL:
     return ICaRL(make_net(), make_problem(stream), ICaRLConfig(**({"memory_size": 24} | settings)))
-
-
-def tasks(stream: Stream, count: int) -> Stream:
-    return Stream(stream.scenario, stream.task_classes[:count], stream.input_shape, stream.make)
 
 
 def counts(method: ICaRL) -> list[int]:

@@ -8,11 +8,17 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import NUM_CLASSES, make_net, make_problem, weights
-from test_gem import count_passes
-from test_icarl import tasks
-from test_methods_common import batches_of, first_batch, learn, same_state, state_bytes
-from test_replay_methods import optimizer_of
+from support.steps import (
+    batches_of,
+    count_passes,
+    first_batch,
+    learn,
+    optimizer_of,
+    same_state,
+    state_bytes,
+    tasks,
+)
+from support.tiny_stream import NUM_CLASSES, make_net, make_problem, weights
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 

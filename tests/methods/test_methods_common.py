@@ -1,26 +1,23 @@
 """What every row of METHODS must do, with no special case by name."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from conftest import NUM_CLASSES, begin_learning, finish_learning, make_net, make_problem
 from pydantic import ValidationError
-from torch import Tensor, nn
+from support.steps import EVERYTHING, batches_of, build, learn, memories, net_for, same_state, state_bytes
+from support.tiny_stream import NUM_CLASSES, begin_learning, finish_learning, make_problem
+from torch import Tensor
 
 from strongreplay.data.streams import Stream, permutation_maps, remap_pixels
 from strongreplay.memory import Memory
 from strongreplay.methods import METHODS
 from strongreplay.methods.base import Method
-from strongreplay.nets import Classifier, build_net
-from strongreplay.protocol import Batch, Problem, Split, Terms, derive_generator
+from strongreplay.protocol import Split, derive_generator
 from strongreplay.testing import METHOD_CHECKS, MethodCase
 from strongreplay.training.engine import evaluate, train_task
-from strongreplay.training.events import Listener, Position
 
 every_method = pytest.mark.parametrize("name", METHODS)
-EVERYTHING = tuple(range(NUM_CLASSES))
 
 
 @every_method
@@ -29,65 +26,10 @@ def test_it_keeps_the_contract_that_users_check_theirs_by(name: str, check: str)
     METHOD_CHECKS[check](MethodCase(METHODS[name]))
 
 
-def build(
-    name: str, problem: Problem, seed: int = 0, net: nn.Module | None = None, **settings: Any
-) -> Method:
-    row = METHODS[name]
-    if row.has_memory:
-        settings = {"memory_size": 24} | settings
-    return row.build(net or net_for(name, seed), problem, row.config(**settings))
-
-
-def net_for(name: str, seed: int = 0) -> Classifier:
-    """The common small net, unless the method is made for another."""
-    net = METHODS[name].net
-    if net is None:
-        return make_net(seed)
-    return build_net(net, (1, 6, 6), NUM_CLASSES, derive_generator(seed, "net"), width=8)
-
-
-class Steps(Listener):
-    """Calls a function after every step."""
-
-    def __init__(self, call: Callable[[], None]) -> None:
-        self.call = call
-
-    def on_step(self, position: Position, terms: Terms) -> None:
-        self.call()
-
-
-def learn(
-    method: Method, stream: Stream, seed: int = 0, epochs: int = 4, on_step: Callable[[], None] | None = None
-) -> list[dict[str, float]]:
-    order, history = derive_generator(seed, "order"), []
-    view = stream.train_view(derive_generator(seed, "views"))
-    for task in stream:
-        optimizer = torch.optim.SGD(method.net.parameters(), lr=0.1)
-        history += train_task(
-            method, task, view, optimizer, epochs=epochs, batch_size=16, generator=order,
-            listener=Steps(on_step) if on_step else None,
-        )  # fmt: skip
-    return history
-
-
 def trained(name: str, stream: Stream, seed: int = 0, epochs: int = 4) -> Method:
     method = build(name, make_problem(stream, seed), seed)
     learn(method, stream, seed, epochs)
     return method
-
-
-def state_bytes(method: Method) -> dict[str, Any]:
-    return {
-        k: v.clone() if isinstance(v, Tensor) else v
-        for k, v in method.state_dict().items()
-        if "extra" not in k
-    }
-
-
-def same_state(first: dict[str, Any], second: dict[str, Any]) -> bool:
-    return first.keys() == second.keys() and all(
-        torch.equal(value, second[key]) for key, value in first.items()
-    )
 
 
 @pytest.mark.parametrize("name", [name for name, row in METHODS.items() if row.has_memory])
@@ -108,17 +50,6 @@ def test_every_row_in_memory_has_the_id_of_its_sample(name: str, stream: Stream)
     assert memory.ids is not None
     assert len(memory)
     assert torch.equal(memory.rows.images, torch.cat(known)[memory.ids])
-
-
-def first_batch(stream: Stream, task: int = 0, size: int = 16) -> Batch:
-    split = stream[task].train
-    rows = torch.arange(size)
-    images = split.inputs[rows]
-    return Batch(rows, images, stream.test_view(images), split.labels[rows])
-
-
-def memories(method: Method) -> list[Memory[Any]]:
-    return [module for module in method.modules() if isinstance(module, Memory)]
 
 
 @every_method
@@ -154,15 +85,6 @@ def test_saved_in_the_middle_of_a_task_it_continues_to_the_bit(name: str, stream
     resumed.train()
     steps(resumed, 8, 15)
     assert same_state(state_bytes(straight), state_bytes(resumed))
-
-
-def batches_of(split: Split, stream: Stream) -> list[Batch]:
-    assert len(split) == 80
-    found = []
-    for rows in torch.arange(80).split(16):
-        images = split.inputs[rows]
-        found.append(Batch(rows, images, stream.test_view(images), split.labels[rows]))
-    return found
 
 
 @every_method

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_net, make_problem, weights
-from test_methods_common import build, first_batch, learn, memories
+from support.steps import build, final_weights, first_batch, gradient, memories, optimizer_of
+from support.tiny_stream import make_net, make_problem
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
@@ -17,20 +17,6 @@ from strongreplay.methods.er import ER, ERConfig
 from strongreplay.methods.sgd import SGD
 from strongreplay.nets import Classifier
 from strongreplay.protocol import Batch
-
-
-def optimizer_of(method: Any, lr: float = 0.1) -> torch.optim.SGD:
-    return torch.optim.SGD(method.net.parameters(), lr=lr)
-
-
-def final_weights(name: str, stream: Stream, **settings: Any) -> Tensor:
-    method = build(name, make_problem(stream), **settings)
-    learn(method, stream)
-    return weights(method.net)
-
-
-def gradient(net: nn.Module, loss: Tensor) -> Tensor:
-    return torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(net.parameters()))])
 
 
 def test_sgd_is_one_hand_computed_step_of_a_linear_model(stream: Stream) -> None:

@@ -4,11 +4,20 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import NUM_CLASSES, make_net, make_problem, weights
-from test_gem import count_passes
-from test_icarl import tasks
-from test_methods_common import EVERYTHING, batches_of, build, first_batch, learn, same_state, state_bytes
-from test_replay_methods import gradient, optimizer_of
+from support.steps import (
+    EVERYTHING,
+    batches_of,
+    build,
+    count_passes,
+    first_batch,
+    gradient,
+    learn,
+    optimizer_of,
+    same_state,
+    state_bytes,
+    tasks,
+)
+from support.tiny_stream import NUM_CLASSES, make_net, make_problem, weights
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_net, make_problem, weights
-from test_methods_common import build, first_batch, learn
-from test_replay_methods import gradient, optimizer_of
+from support.steps import build, captured_gradient, first_batch, first_task, gradient, learn, optimizer_of
+from support.tiny_stream import make_net, make_problem, weights
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -23,10 +22,6 @@ def after_task_one(stream: Stream, net: nn.Module | None = None, **settings: Any
     method = SER(net or make_net(), make_problem(stream), SERConfig(**({"memory_size": 40} | settings)))
     learn(method, Stream(stream.scenario, stream.task_classes[:1], stream.input_shape, stream.make), epochs=2)
     return method
-
-
-def first_task(stream: Stream) -> Stream:
-    return Stream(stream.scenario, stream.task_classes[:1], stream.input_shape, stream.make)
 
 
 @pytest.mark.parametrize("stored_logits", ["before", "after"])
@@ -64,13 +59,6 @@ def test_early_and_without_forward_term_it_is_derpp_where_both_replay_everything
         learn(method, first_task(stream))
     assert torch.allclose(weights(ser.net), weights(derpp.net), atol=1e-6)
     assert not torch.allclose(weights(ser.net), before, atol=1e-3)
-
-
-def captured_gradient(method: Any, batch: Batch) -> torch.Tensor:
-    """The gradient one step descends along."""
-    before = weights(method.net)
-    method.observe(batch, optimizer_of(method, lr=1.0))
-    return before - weights(method.net)
 
 
 def test_without_consistency_the_gradient_is_that_of_both_cross_entropies(stream: Stream) -> None:

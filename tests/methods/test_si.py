@@ -4,10 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_net, make_problem, weights
-from test_methods_common import build, first_batch, learn
-from test_replay_methods import final_weights, gradient, optimizer_of
-from test_ser import first_task
+from support.steps import build, final_weights, first_batch, first_task, gradient, learn, optimizer_of
+from support.tiny_stream import make_net, make_problem, weights
 from torch import nn
 from torch.nn.functional import cross_entropy
 

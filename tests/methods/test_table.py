@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import make_net, make_problem
+from support.tiny_stream import make_net, make_problem
 from torch import nn
 from torch.optim import Optimizer
 

@@ -7,10 +7,21 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_net, make_problem, weights
-from test_clser import accuracies, first_norm, make_cnn, noisy
-from test_methods_common import EVERYTHING, batches_of, build, first_batch, learn, same_state, state_bytes
-from test_replay_methods import optimizer_of
+from support.steps import (
+    EVERYTHING,
+    accuracies,
+    batches_of,
+    build,
+    first_batch,
+    first_norm,
+    learn,
+    make_cnn,
+    noisy,
+    optimizer_of,
+    same_state,
+    state_bytes,
+)
+from support.tiny_stream import make_net, make_problem, weights
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from kept_models import make_model, ser, write_folder
+from support.kept_models import make_model, ser, write_folder
 
 from strongreplay.models.manifest import signed
 from strongreplay.models.store import Store

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from kept_models import ser, teach, write_folder
+from support.kept_models import ser, teach, write_folder
 
 from strongreplay.models.clean_up import stopped_update
 from strongreplay.models.store import CANDIDATE, WORK, Store

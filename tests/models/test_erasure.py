@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import assert_same
-from kept_models import CPU, NAMES, some_digits, stop_in_the_middle, teach, write_folder
-from kept_models import make_model as make
 from PIL import Image
+from support.compare import assert_same
+from support.kept_models import CPU, NAMES, some_digits, stop_in_the_middle, teach, write_folder
+from support.kept_models import make_model as make
 
 from strongreplay.data import codec
 from strongreplay.data.user_data import digests

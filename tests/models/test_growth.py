@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from conftest import make_net, make_problem, weights
+from support.tiny_stream import make_net, make_problem, weights
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kept_models import make_model, ser, some_digits, write_folder
+from support.kept_models import make_model, ser, some_digits, write_folder
 
 from strongreplay.errors import DataError
 from strongreplay.learner import Learner

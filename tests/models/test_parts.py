@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import assert_same
-from kept_models import CPU, make_model, some_digits
+from support.compare import assert_same
+from support.kept_models import CPU, make_model, some_digits
 
 from strongreplay.models.parts import TO_ANSWER, model_of, parts_of, sample_bytes, tree_bytes
 from strongreplay.models.store import Store

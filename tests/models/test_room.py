@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from conftest import assert_same
-from kept_models import QUICK, SIDE, ser, some_digits, stop_in_the_middle, teach, write_folder
+from support.compare import assert_same
+from support.kept_models import QUICK, SIDE, ser, some_digits, stop_in_the_middle, teach, write_folder
 
 from strongreplay.errors import ConfigError, RunError
 from strongreplay.models.erasure import forget

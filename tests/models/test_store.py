@@ -14,17 +14,30 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import assert_same, in_a_process
+from support.compare import assert_same
+from support.processes import in_a_process
+from support.stores import (
+    ACTS,
+    LEARN,
+    MARK,
+    RESULT,
+    all_files,
+    assert_contents,
+    assert_whole,
+    files_with,
+    forget_mark,
+    make_store,
+    names,
+    object_files,
+    parts_of,
+)
 from torch import nn
 
 from strongreplay.errors import ConfigError, DataError, RunError
-from strongreplay.models import versions as store_file
-from strongreplay.models.manifest import objects_of
 from strongreplay.models.store import CANDIDATE, Store
 from strongreplay.storage.files import manifest_sum, sha256
 from strongreplay.storage.objects import Objects
 
-MARK = bytes(range(200, 232))
 ALL_KINDS = {
     "weights": torch.arange(12.0).view(3, 4),
     "layers": [torch.ones(2, dtype=torch.uint8), {"deep": (1, 2.5, None, True, "text \udc80 é")}],
@@ -36,7 +49,6 @@ ALL_KINDS = {
     "flag": torch.tensor([True, False]),
     "far": [float("inf"), -0.0, 2**70],
 }
-LEARN = {"act": "learn"}
 
 
 @pytest.fixture(autouse=True)
@@ -44,62 +56,6 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a sync does is the system's; here it only counts when it is called. Versions hold anything."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)
     monkeypatch.setattr(Store, "check_manifest", staticmethod(lambda manifest, where: None))
-
-
-def parts_of(number: int) -> dict[str, Any]:
-    """A net that changes, its old copy, a memory with the mark, and a part without tensors."""
-    mark = torch.tensor(list(MARK), dtype=torch.uint8)
-    return {
-        "net": {"w": torch.full((300,), float(number))},
-        "old_net": {"w": torch.full((300,), float(number - 1))},
-        "memory": {"images": torch.stack([mark, torch.full_like(mark, number)]), "sources": ["secret", "b"]},
-        "labels": ["cat", "dog"][:number],
-    }
-
-
-def make_store(folder: Path) -> Store:
-    """Three versions and a candidate learnt from the third."""
-    store = Store(folder)
-    for number in (1, 2, 3):
-        store.commit(parts_of(number), {"chunk": number}, LEARN)
-    store.stage(parts_of(9), {"chunk": 9}, {"act": "refuse"})
-    return store
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return make_store(tmp_path / "model")
-
-
-def names(store: Store) -> list[str]:
-    return [version.name for version in store.versions()]
-
-
-def object_files(store: Store) -> list[Path]:
-    return sorted((store.folder / "objects").iterdir())
-
-
-def all_files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
-
-
-def assert_whole(store: Store) -> None:
-    """No fault, nothing left over, and every version has the content it was written with."""
-    assert store.verify() == []
-    known = set(store_file.OURS)
-    assert {path.name for path in store.folder.iterdir()} <= known - {"pending.json"}
-    used = {key for one in store.readable().values() for key in objects_of(one)}
-    assert {path.name for path in object_files(store)} == {f"{key}.safetensors" for key in used}
-    assert not list(store.folder.rglob(".new-*"))
-
-
-def assert_contents(store: Store, memory: bool = True) -> None:
-    for version in store.versions():
-        found = store.read(version.name)[1]
-        right = parts_of(version.about["chunk"])
-        if not memory:
-            del found["memory"], right["memory"]
-        assert_same(found, right)
 
 
 # Reading and sharing
@@ -313,18 +269,6 @@ def test_the_history_tells_each_act_with_the_version_in_use_after_it(store: Stor
 # Erasure
 
 
-def forget_mark(tree: Any) -> Any:
-    mark = torch.tensor(list(MARK), dtype=torch.uint8)
-    kept = [row for row, image in enumerate(tree["images"]) if not torch.equal(image, mark)]
-    if len(kept) == len(tree["images"]):
-        return None
-    return {"images": tree["images"][kept], "sources": [tree["sources"][row] for row in kept]}
-
-
-def files_with(folder: Path, *patterns: bytes) -> list[Path]:
-    return [path for path in all_files(folder) for one in patterns if one in path.read_bytes()]
-
-
 def test_erased_bytes_are_in_no_file_of_any_version(store: Store) -> None:
     assert len(files_with(store.folder, MARK)) == 4
     assert len(files_with(store.folder, b"secret")) == 4
@@ -388,18 +332,6 @@ class Steps:
             raise OSError(errno.ENOSPC, "No space left on device") if self.full else Killed
 
         return call
-
-
-ACTS: dict[str, Callable[[Store], object]] = {
-    "commit": lambda store: store.commit(parts_of(4), {"chunk": 4}, LEARN),
-    "stage": lambda store: store.stage(parts_of(5), {"chunk": 5}, {"act": "refuse"}),
-    "accept": lambda store: store.accept({"act": "accept"}),
-    "drop": lambda store: store.drop_candidate(),
-    "rollback": lambda store: store.rollback("v2", {"act": "rollback"}),
-    "prune": lambda store: store.prune(1),
-    "rewrite": lambda store: store.rewrite(["memory"], forget_mark, {"act": "forget"}),
-}
-RESULT = {"commit": "v4", "accept": "v4", "rollback": "v2"}  # what is in use after the act
 
 
 def stopped_everywhere(

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import assert_same
-from kept_models import StopsAfter
+from support.compare import assert_same
+from support.kept_models import StopsAfter
 from torch import Tensor
 
 from strongreplay import build_stream

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import NUM_CLASSES, make_net, make_problem
+from support.tiny_stream import NUM_CLASSES, make_net, make_problem
 from torch import Tensor, nn
 
 from strongreplay.data.streams import Stream

@@ -4,7 +4,7 @@ from copy import deepcopy
 
 import pytest
 import torch
-from conftest import weights
+from support.tiny_stream import weights
 from torch import Tensor, nn
 
 from strongreplay.nets import build_net

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import weights
+from support.tiny_stream import weights
 
 from strongreplay.errors import ConfigError
 from strongreplay.nets import NETS, build_net

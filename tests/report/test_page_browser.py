@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_page import EVIL, make_found, make_record
+from support.pages import EVIL, make_found, make_record
 
 from strongreplay.report import page, page_figures
 from strongreplay.report.collect import Found

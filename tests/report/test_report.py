@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_records import make_record
+from support.records import make_record
 
 from strongreplay.report.curves import accuracy_curves, curves_of
 from strongreplay.report.summary import summarise

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import assert_same, in_a_process
+from support.compare import assert_same
+from support.processes import in_a_process
 from torch import Tensor
 
 from strongreplay.errors import ConfigError, RunError

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import in_a_process
+from support.processes import in_a_process
 
 from strongreplay.errors import RunError
 from strongreplay.storage import lock

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.records import make_record
 
 from strongreplay.errors import DataError
 from strongreplay.storage.files import write_text
@@ -20,25 +21,6 @@ from strongreplay.storage.records import (
     record_path,
     write_record,
 )
-
-
-def make_record(method: str = "ser", seed: int = 0, accuracy: float = 80.0, **settings: object) -> RunRecord:
-    scores = {"matrix": [[90.0, None], [accuracy - 10, accuracy + 10]], "average_accuracy": accuracy}
-    scores |= {
-        "untrained": [50.0, 50.0],
-        "forgetting": 20.0,
-        "backward_transfer": -20.0,
-        "forward_transfer": None,
-    }
-    config = {
-        "stream": "s",
-        "seed": seed,
-        "method": {"name": method, "memory_size": 50, **settings},
-        "train": {"lr": 1},
-    }
-    return RunRecord(
-        config, {"accuracy": {"class-il": scores, "task-il": scores}, "terms": []}, {"phases": {}}
-    )
 
 
 def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import assert_same
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.compare import assert_same
 from torch import Tensor
 
 from strongreplay.errors import DataError, RunError

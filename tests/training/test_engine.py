@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_net, make_problem, weights
+from support.tiny_stream import make_net, make_problem, weights
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
@@ -200,7 +200,7 @@ def test_a_step_makes_no_host_sync(stream: Stream) -> None:
             assert func not in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default), func
             return func(*args, **(kwargs or {}))
 
-    from test_methods_common import build, first_batch
+    from support.steps import build, first_batch
 
     no_reads: Any = NoReads
     for name in ("sgd", "er", "der", "derpp", "ser"):

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import assert_same
+from support.compare import assert_same
 from torch import Tensor
 
 from strongreplay import Learner, build_stream, resolve

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_net, make_problem, weights
+from support.tiny_stream import make_net, make_problem, weights
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW
 
@@ -103,7 +103,7 @@ def test_a_run_learns_with_it_and_goes_on_with_it(optimizer: str, tmp_path: Any)
         "data.tasks": 2, "train.epochs": 2, "train.lr": 0.003, "train.optimizer": optimizer,
         "train.clip_norm": 1.0, "train.keep_momentum": True,
     }  # fmt: skip
-    from kept_models import StopsAfter
+    from support.kept_models import StopsAfter
 
     from strongreplay.training.trainer import Interrupted
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import assert_same, in_a_process, make_net, make_problem, weights
+from support.compare import assert_same
+from support.processes import in_a_process
+from support.tiny_stream import make_net, make_problem, weights
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
