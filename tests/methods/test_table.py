@@ -1,7 +1,9 @@
 """The one table of methods: readable without torch, and the only place for labels, order and colours."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from support.tiny_stream import make_net, make_problem
@@ -105,3 +107,13 @@ def test_the_row_of_a_class_takes_what_the_class_says(stream: Stream) -> None:
     assert row_of_class("m.py:Annotated", Annotated, None).config is SettingsOfAnotherName
     built = plain.build(make_net(), make_problem(stream), plain.config())
     assert isinstance(built, Plain)
+
+
+def test_the_page_of_methods_says_what_the_table_says() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "methods.md").read_text().split("## Known differences")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", text, flags=re.M)
+    found = {name: cells.split(" | ") for name, cells in rows}
+    for row in METHOD_ROWS.values():
+        applies = "all" if len(row.scenarios) == 3 else "Class-IL, Task-IL"
+        assert found[row.name] == [row.about, row.keeps, row.passes, applies, row.paper]
+    assert len(found) == len(METHOD_ROWS)
