@@ -21,6 +21,9 @@ class Split:
     labels: Tensor
     ids: Tensor | None = None  # (N,) int64: identifies a sample in a kept model
 
+    def __repr__(self) -> str:
+        return f"Split({len(self.labels):,} x {tuple(self.inputs.shape[1:])} {self.inputs.dtype})"
+
     def __post_init__(self) -> None:
         if len(self.inputs) != len(self.labels):
             raise DataError(
@@ -67,6 +70,10 @@ class Task:
 
     def with_train(self, train: Split) -> "Task":
         return replace(self, train=train)
+
+    def __repr__(self) -> str:
+        classes = ", ".join(map(str, self.classes[:10])) + (", ..." if len(self.classes) > 10 else "")
+        return f"Task({self.index}, classes [{classes}], train {self.train!r}, test {self.test!r})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,25 @@ def test_a_run_ends_in_a_table_records_and_a_picture(finished: Path) -> None:
     assert "no memory in sgd; --memory does not apply there" in (finished / "stderr.txt").read_text()
 
 
+def test_a_later_run_does_not_narrow_the_picture(finished: Path) -> None:
+    picture = finished / "out" / "split-digits.png"
+    before = picture.read_bytes()
+    assert run_quick(finished, "--method", "sgd", "--seeds", "1").returncode == 0
+    assert picture.read_bytes() == before
+
+
+def test_compare_names_its_spread_and_tests_one_method_against_the_others(finished: Path) -> None:
+    by_deviation = ser("compare", "out", "--spread", "sd", "--picture", "sd.png", folder=finished).stdout
+    assert "mean ± sample deviation over n seeds" in by_deviation
+    paired = ser("compare", "out", "--against", "ser", folder=finished).stdout
+    assert "paired t-test, p after Holm" in paired
+    rows = [line.split() for line in paired.splitlines() if line.startswith("split-digits")]
+    assert [row[3:5] for row in rows] == [["SER", "SGD"]] * 2  # Class-IL and Task-IL
+    assert all("not decided" in line for line in paired.splitlines() if line.startswith("split-digits"))
+    unknown = ser("compare", "out", "--against", "sre", folder=finished)
+    assert (unknown.returncode, "unknown method 'sre'; did you mean 'ser'" in unknown.stderr) == (2, True)
+
+
 def test_what_is_recorded_is_skipped_and_said_so(finished: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in (finished / "out").rglob("seed-*.json")}
     again = run_quick(finished, "--method", "sgd,ser", "--memory", "20", "--seeds", "2")

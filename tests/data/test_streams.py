@@ -60,6 +60,14 @@ def test_an_embedded_stream_follows_the_protocol(name: str) -> None:
     assert stream.num_classes == 10
 
 
+def test_streams_and_tasks_are_readable_in_a_notebook() -> None:
+    stream = build_stream("split-digits", seed=0)
+    assert repr(stream) == f"Stream(class-il, 5 tasks, 10 classes, inputs {stream.input_shape})"
+    task = next(iter(stream))
+    assert repr(task).startswith("Task(0, classes [0, 1], train Split(")
+    assert len(repr(task)) < 160
+
+
 def test_the_table_has_the_paper_s_streams_with_their_sizes() -> None:
     sizes = {name: (row.dataset, row.num_tasks, row.scenario, row.net) for name, row in STREAMS.items()}
     assert sizes["p-mnist"] == ("mnist", 20, "domain-il", "mlp")

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,12 @@ def test_twins_of_a_run_of_the_paper_have_the_name_of_their_recipe_or_of_what_di
         "SER (method.replay_size=200, method.alpha=4.0, method.beta=0.01, method.early=True, train.lr=0.15)",
         "SER (method.alpha=9.0, method.beta=0.2, train.lr=0.1)",
     }
+
+
+def test_records_and_summaries_are_readable_in_a_notebook() -> None:
+    assert repr(make_record("ser", 3, 81.5)).endswith("seed 3: class-il 81.50 %, task-il 81.50 %)")
+    assert repr(replace(make_record(), results={"accuracy": {}})).endswith(": no scores)")
+    assert str(summarise([80.0, 82.0, 84.0])) == "82.00 ± 4.97"
 
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:

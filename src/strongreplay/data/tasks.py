@@ -39,6 +39,11 @@ class Stream:
     in_order: bool = False  # training data are read in their order, not shuffled
     label_names: tuple[str, ...] | None = None  # of class 0, 1, ... where the data have names
 
+    def __repr__(self) -> str:
+        num_classes = len({label for classes in self.task_classes for label in classes})
+        tasks = f"{len(self.task_classes)} tasks, {num_classes} classes"
+        return f"Stream({self.scenario}, {tasks}, inputs {self.input_shape})"
+
     @property
     def num_classes(self) -> int:
         return self.head_size or 1 + max(max(classes) for classes in self.task_classes)

@@ -1,7 +1,7 @@
 """Points in a plane, each with its label beside it where there is room.
 
 Labels are placed by hand-written code: on our largest planes adjustText left 3 to 18 labels on each other
-where this leaves none to 5, and took four times as long.
+where this leaves none, and took four times as long.
 """
 
 from collections.abc import Iterator, Sequence

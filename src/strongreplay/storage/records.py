@@ -30,6 +30,13 @@ class RunRecord:
     measured: dict[str, Any]
     format: int = FORMAT
 
+    def __repr__(self) -> str:
+        """Such as RunRecord(split-digits, ser, memory 20, seed 0: class-il 71.25 %, task-il 94.17 %)."""
+        size = "" if self.memory_size is None else f", memory {self.memory_size}"
+        known = {name: self.score(name, "average_accuracy") for name in self.scenarios}
+        scores = ", ".join(f"{name} {value:.2f} %" for name, value in known.items() if value is not None)
+        return f"RunRecord({self.stream}, {self.method}{size}, seed {self.seed}: {scores or 'no scores'})"
+
     @property
     def stream(self) -> str:
         return str(self.config["stream"])
