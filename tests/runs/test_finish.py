@@ -120,7 +120,7 @@ def test_progress_with_absurd_content_is_refused_when_it_is_loaded(config: RunCo
     for key, values in PROGRESS.items():
         for value in values:
             write_checkpoint(place, found.tree | {"progress": found.tree["progress"] | {key: value}}, about)
-            with pytest.raises(RunError, match=r"does not fit \(.*; remove .*seed-0.state"):
+            with pytest.raises(RunError, match=r"does not fit this run \(.*; remove .*seed-0.state"):
                 run(config, out=tmp_path, resume=True)
 
 
@@ -135,5 +135,5 @@ def test_a_state_with_absurd_content_is_refused_when_it_is_loaded(
     about = {name: value for name, value in found.manifest.items() if name not in ("files", "sum")}
     for value in ABSURD[key]:
         write_checkpoint(place, found.tree | {key: value}, about)
-        with pytest.raises(RunError, match=r"does not fit \(.*; remove .*seed-0.state"):
+        with pytest.raises(RunError, match=r"does not fit this run \(.*; remove .*seed-0.state"):
             run(config, out=tmp_path, resume=True)

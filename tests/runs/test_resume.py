@@ -267,7 +267,7 @@ def test_a_state_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         run(config, out=tmp_path, resume=True)
     shutil.rmtree(place)
     state.write_checkpoint(place, {"method": {"net.body.1.weight": torch.ones(3)}}, own)
-    with pytest.raises(RunError, match=r"state-000001: does not fit \(.*; remove .*seed-0.state"):
+    with pytest.raises(RunError, match=r"state-000001: does not fit this run .*; remove .*seed-0.state"):
         run(config, out=tmp_path, resume=True)
 
 

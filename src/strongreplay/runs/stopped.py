@@ -49,8 +49,14 @@ def read_stopped(path: Path) -> StoppedState:
     try:
         return StoppedState.model_validate(manifest)
     except ValidationError as error:
-        faults = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
-        raise DataError(f"{path}: not the checkpoint of a run ({faults}); remove the folder") from None
+        raise DataError(
+            f"{path}: not the checkpoint of a run ({faults_in(error)}); remove the folder"
+        ) from None
+
+
+def faults_in(error: ValidationError) -> str:
+    """All faults in one line."""
+    return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
 
 
 Row = dict[str, list[float | None]]
@@ -79,6 +85,9 @@ class RunTree(BaseModel):
 
 def check_tree(tree: dict[str, Any], num_tasks: int) -> None:
     """A ValueError says what cannot be the state of a run of so many tasks."""
-    index = RunTree.model_validate(tree).index
+    try:
+        index = RunTree.model_validate(tree).index
+    except ValidationError as error:
+        raise ValueError(faults_in(error)) from None
     if index > num_tasks:
         raise ValueError(f"index: task {index + 1} of {num_tasks}")
