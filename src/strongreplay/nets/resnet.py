@@ -10,28 +10,13 @@ from torch.nn import functional as F
 
 from strongreplay.nets.classifier import Classifier
 
+# With fewer channels, PyTorch 2.13 writes out of bounds in the backward pass of a 1 x 1 convolution with
+# stride (AVX-512, both memory layouts: 4 to 8 channels at 64 x 64 pixels, 8 to 14 at 128 x 128).
+FEWEST_STRIDED = 16
+
 
 def conv3x3(num_in: int, num_out: int, stride: int = 1) -> nn.Conv2d:
     return nn.Conv2d(num_in, num_out, 3, stride, padding=1, bias=False)
-
-
-class Projection(nn.Conv2d):
-    """A 1 x 1 convolution with stride, for shortcuts.
-
-    With fewer than 16 channels, PyTorch 2.13 writes out of bounds in the backward pass of such a convolution
-    (seen with AVX-512 in both memory layouts: 4 to 8 channels at 64 x 64 pixels, 8 to 14 at 128 x 128). In
-    that case the input is subsampled first, and the convolution has no stride.
-    """
-
-    SAFE = 16
-
-    def __init__(self, num_in: int, num_out: int, stride: int) -> None:
-        super().__init__(num_in, num_out, 1, stride, bias=False)
-
-    def forward(self, input: Tensor) -> Tensor:
-        if self.in_channels >= self.SAFE:
-            return super().forward(input)
-        return F.conv2d(input[:, :, :: self.stride[0], :: self.stride[1]], self.weight)
 
 
 class Block(nn.Module):
@@ -41,12 +26,17 @@ class Block(nn.Module):
         super().__init__()
         self.conv1, self.norm1 = conv3x3(num_in, num_out, stride), nn.BatchNorm2d(num_out)
         self.conv2, self.norm2 = conv3x3(num_out, num_out), nn.BatchNorm2d(num_out)
-        self.shortcut = nn.Sequential()
+        self.shortcut, self.pixel_step = nn.Sequential(), 1
         if stride != 1 or num_in != num_out:
-            self.shortcut = nn.Sequential(Projection(num_in, num_out, stride), nn.BatchNorm2d(num_out))
+            # With few channels the pixels are chosen first, and the convolution has no stride.
+            self.pixel_step, stride = (1, stride) if num_in >= FEWEST_STRIDED else (stride, 1)
+            conv = nn.Conv2d(num_in, num_out, 1, stride, bias=False)
+            self.shortcut = nn.Sequential(conv, nn.BatchNorm2d(num_out))
 
     def forward(self, maps: Tensor) -> Tensor:
         inner = F.relu(self.norm1(self.conv1(maps)))
+        if self.pixel_step > 1:
+            maps = maps[:, :, :: self.pixel_step, :: self.pixel_step]
         return F.relu(self.norm2(self.conv2(inner)) + self.shortcut(maps))
 
 
