@@ -7,6 +7,7 @@ from support.tiny_stream import NUM_CLASSES, NUM_TASKS, make_split
 from strongreplay.data.streams import Stream, split_by_class
 from strongreplay.protocol import Split
 
+pytest_plugins = ("support.commands", "support.stores")  # their fixtures
 torch.set_num_threads(1)  # small tensors: more threads only wait for each other
 
 
