@@ -63,7 +63,7 @@ def list_command(
 ) -> None:
     """Every cell: what is published, how many seeds are recorded, and what a seed costs here."""
     from strongreplay.runs.recipes import find_recipe, recipe_of
-    from strongreplay.storage.records import told
+    from strongreplay.storage.records import format_setting
 
     chosen = choose(target, only, protocol)
     costs = {} if quick else estimates(chosen)
@@ -78,7 +78,7 @@ def list_command(
             (
                 *(item.name, shown, str(len(cell.records)), *costs.get(item.name, ("", "")), cell.verdict),
                 item.note or item.why_none,
-                " ".join(f"{key}={told(value)}" for key, value in settings.items()),
+                " ".join(f"{key}={format_setting(value)}" for key, value in settings.items()),
                 recipe.source if recipe else "",
             )
         )

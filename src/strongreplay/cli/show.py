@@ -92,9 +92,9 @@ def make_seeds_table(item: "PaperCell", records: "Sequence[RunRecord]", out: Pat
 
 def print_settings(config: dict[str, Any]) -> None:
     """As they are typed: with a space between two settings, because commas make lists."""
-    from strongreplay.storage.records import flatten, told
+    from strongreplay.storage.records import flatten, format_setting
 
-    print_line(f"settings: {' '.join(f'{key}={told(value)}' for key, value in flatten(config).items())}")
+    print_line(f"settings: {' '.join(f'{key}={format_setting(value)}' for key, value in flatten(config).items())}")
 
 
 def print_record(record: "RunRecord") -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from strongreplay.report.page_tables import full_name, phase_names, phase_summary, phase_values
 from strongreplay.report.page_text import clip
 from strongreplay.report.tables import Group
-from strongreplay.storage.records import RunRecord, flatten, told
+from strongreplay.storage.records import RunRecord, flatten, format_setting
 
 MOST_SETTINGS, MOST_PHASES, MOST_FOLDERS = 120, 20, 5
 
@@ -20,7 +20,7 @@ def details_of(group: Group, paths: dict[int, Path]) -> dict[str, Any]:
     return {
         "title": f"{clip(group.stream)}, {clip(full_name(group))}{size}",
         "seeds": ", ".join(str(record.seed) for record in records),
-        "settings": [(key, told(value)) for key, value in list(settings.items())[:MOST_SETTINGS]],
+        "settings": [(key, format_setting(value)) for key, value in list(settings.items())[:MOST_SETTINGS]],
         "versions": distinct(records, "versions"),
         "hardware": distinct(records, "hardware"),
         "recipes": list(dict.fromkeys(str(record.measured.get("recipe", "not known")) for record in records)),

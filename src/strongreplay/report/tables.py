@@ -11,7 +11,7 @@ from strongreplay.methods.table import method_label
 from strongreplay.report.summary import Summary, summarise
 from strongreplay.runs.paper import fingerprints
 from strongreplay.runs.recipes import PUBLISHED, TUNED, find_recipe
-from strongreplay.storage.records import RunRecord, fingerprint, flatten, told
+from strongreplay.storage.records import RunRecord, fingerprint, flatten, format_setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def name_variants(alike: list[Group]) -> Iterator[Group]:
             named = [key for key in keys if own.get(key) != usual.get(key)]
         else:
             named = [key for key in differing if own.get(key) is not None]
-        settings = ", ".join(f"{key}={told(own.get(key))}" for key in named)
+        settings = ", ".join(f"{key}={format_setting(own.get(key))}" for key in named)
         yield replace(group, variant=recipes.get(name, settings))
 
 

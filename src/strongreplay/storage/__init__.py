@@ -1,4 +1,4 @@
-"""Storage: everything that is written to disk goes through `files`; reading checks sums and executes nothing.
+"""Storage: all writing to disk goes through `files`; reading verifies checksums and never executes code.
 
 May import: errors. `files`, `lock`, `checkpoints` and `records` never import torch; `state` and `objects` do.
 Public: files.write_text, lock.locked, checkpoints.checkpoints, records.RunRecord, state.write_checkpoint.

@@ -1,7 +1,7 @@
-"""Checkpoints as folders and files. No torch in here: reports and lists read them, too.
+"""Checkpoints as folders and files. This module does not import torch, because reports read checkpoints too.
 
 A checkpoint is a folder `state-NUMBER` of three files: the tensors (safetensors), the rest of the tree
-(JSON), and a manifest with the size and SHA-256 of both and a sum of its own. Other names are left alone.
+(JSON), and a manifest with the size and SHA-256 of both and its own checksum. Other names are ignored.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from strongreplay.storage import files
 
 FORMAT = 1
 TENSORS, TREE, MANIFEST = "tensors.safetensors", "tree.json", "manifest.json"
-MAX_MANIFEST = 2**22  # bytes; it holds a configuration and two sums
+MAX_MANIFEST = 2**22  # bytes; a manifest holds a configuration and two checksums
 NAME = re.compile(r"state-([0-9]{6,18})")
 SUM = re.compile(r"[0-9a-f]{64}")
 
@@ -25,13 +25,13 @@ def path_of(folder: Path, number: int) -> Path:
 
 
 def number_of(path: Path) -> int | None:
-    """The number of a checkpoint; none for a name we would not give, such as state-old or state-0000007."""
+    """The number of a checkpoint; None if the name is not a checkpoint's, such as state-old or state-0000007."""
     found = NAME.fullmatch(path.name)
     return int(found[1]) if found and path == path_of(path.parent, int(found[1])) else None
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, the newest first."""
+    """The checkpoints in a folder, newest first."""
     if folder.is_symlink() or not folder.is_dir():
         return []
     numbers = {number: path for path in folder.iterdir() if (number := number_of(path)) is not None}
@@ -40,12 +40,12 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def next_path(folder: Path) -> Path:
-    """Above all that are there, damaged ones too: nothing is ever written over."""
+    """The path of a new checkpoint. Its number is above all existing ones, so nothing is overwritten."""
     return path_of(folder, 1 + max((number_of(path) or 0 for path in checkpoints(folder)), default=0))
 
 
 def remove_checkpoints(folder: Path) -> None:
-    """Remove all checkpoints of a folder, and the folder itself unless a user has put something into it."""
+    """Remove all checkpoints of a folder, and the folder itself unless it holds other files."""
     with contextlib.suppress(OSError):
         files.clear_leftovers(folder)
         for path in checkpoints(folder):
@@ -54,9 +54,9 @@ def remove_checkpoints(folder: Path) -> None:
 
 
 def folders_with_state(folder: Path) -> list[Path]:
-    """The folder itself and those of runs inside it, as far as they have checkpoints."""
+    """The folder and its subfolders, those that have checkpoints."""
     found = [folder]
-    for place, inside, _ in os.walk(folder):  # which passes over folders that come and go meanwhile
+    for place, inside, _ in os.walk(folder):  # os.walk skips folders that disappear during the search
         found += [Path(place, name) for name in inside if name.endswith(".state")]
         inside[:] = [name for name in inside if not name.endswith(".state")]
     return [path for path in sorted(found) if checkpoints(path)]
@@ -69,7 +69,7 @@ def last_good(folder: Path) -> str:
 
 
 def read_files(path: Path) -> tuple[dict[str, Any], bytes, bytes]:
-    """The manifest, the tensors and the tree of a checkpoint, sizes and sums checked."""
+    """The manifest, the tensors and the tree of a checkpoint, after checking sizes and checksums."""
     manifest = read_manifest(path)
     entries = manifest["files"]
     return (
@@ -80,7 +80,7 @@ def read_files(path: Path) -> tuple[dict[str, Any], bytes, bytes]:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint, its sum and its entries checked."""
+    """The manifest of a checkpoint, after checking its checksum and its entries."""
     file = path / MANIFEST
     try:
         manifest = files.parse_json(files.read_bytes(file, MAX_MANIFEST))
@@ -101,6 +101,6 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def is_entry(entry: Any) -> bool:
-    """Whether a file's entry has a size and a sum."""
-    size, told = entry["bytes"], entry["sha256"]
-    return type(size) is int and size >= 0 and isinstance(told, str) and bool(SUM.fullmatch(told))
+    """Whether a file's entry has a valid size and checksum."""
+    size, digest = entry["bytes"], entry["sha256"]
+    return type(size) is int and size >= 0 and isinstance(digest, str) and bool(SUM.fullmatch(digest))

@@ -1,8 +1,8 @@
-"""Files: the only place of the package that writes to disk. No torch in here.
+"""Files: the only module of the package that writes to disk. It does not import torch.
 
-A file is written beside its place, synced and renamed, and then its folder is synced: under its own name it
-is always whole, the old one or the new one, after a kill and after a power cut. Links are never followed: not
-to write, not to read, not to remove. Reading checks kind, size and sum before the bytes are used.
+A file is written under a temporary name, synced and renamed, and then its folder is synced. So the old or the
+new file is complete after a kill or a power cut. Writing, reading and removing never follow symbolic links.
+Reading checks type, size and checksum before the bytes are used.
 """
 
 import contextlib
@@ -23,12 +23,12 @@ from typing import Any
 from strongreplay.errors import DataError
 
 MAX_JSON = 2**28  # bytes of one JSON file
-MAX_LEVELS = 300  # of nested JSON; a tree of tensors takes three for each of its own
-MOST_WRITTEN = 2**30  # bytes in one call; Linux ends at 2 GiB
-PREFIX = ".new-"  # of the names of what is being written
+MAX_LEVELS = 300  # of nested JSON; each level of a tree of tensors takes three
+MOST_WRITTEN = 2**30  # bytes in one call; Linux writes at most 2 GiB
+PREFIX = ".new-"  # of temporary names
 NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-UNSYNCABLE = (errno.EINVAL, errno.EOPNOTSUPP)  # what file systems say that cannot sync a folder
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what makes a spreadsheet take a text for a formula
+UNSYNCABLE = (errno.EINVAL, errno.EOPNOTSUPP)  # errors of file systems that cannot sync a folder
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet reads a text with such a start as a formula
 
 _numbers = itertools.count()
 
@@ -37,7 +37,7 @@ _numbers = itertools.count()
 
 
 class Writer(io.RawIOBase):
-    """An open file without a buffer, which after an error would be written again when it is closed."""
+    """An open file without a buffer: a buffer would be written again on close after an error."""
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
@@ -46,7 +46,7 @@ class Writer(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        """All of it, in as many calls as the system takes."""
+        """Write all data, in as many system calls as needed."""
         rest = memoryview(data).cast("B")
         while rest:
             rest = rest[os.write(self.handle, rest[:MOST_WRITTEN]) :]
@@ -55,7 +55,7 @@ class Writer(io.RawIOBase):
 
 @contextmanager
 def new_file(path: Path, flags: int = os.O_EXCL) -> Iterator[Writer]:
-    """A file that is not there yet, to write to, synced at the end; in a folder that `new_folder` gave."""
+    """Open a new file for writing and sync it at the end; for folders made by `new_folder`."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | NOFOLLOW | flags, 0o666)
     try:
         yield Writer(handle)
@@ -65,7 +65,7 @@ def new_file(path: Path, flags: int = os.O_EXCL) -> Iterator[Writer]:
 
 
 def name_beside(path: Path) -> Path:
-    """A name in the same folder that nothing has; `clear_leftovers` knows it again."""
+    """An unused temporary name in the same folder; `clear_leftovers` recognises it."""
     start = f"{PREFIX}{path.name[:40]}-{os.getpid()}"
     while os.path.lexists(new := path.with_name(f"{start}-{next(_numbers)}")):
         pass
@@ -74,7 +74,7 @@ def name_beside(path: Path) -> Path:
 
 @contextmanager
 def replaced(path: Path, *, sync: bool = True) -> Iterator[tuple[Path, Writer]]:
-    """Write to the file that is given; at the end it gets the name `path`, unless something was raised."""
+    """Yield a temporary file to write to; at the end it is renamed to `path`, unless an exception was raised."""
     make_folder(path.parent)
     new = name_beside(path)
     try:
@@ -82,14 +82,14 @@ def replaced(path: Path, *, sync: bool = True) -> Iterator[tuple[Path, Writer]]:
             yield new, file
         os.replace(new, path)
     except BaseException:
-        remove_quietly(new)  # an error of its own must not hide the first one
+        remove_quietly(new)  # an error here must not hide the first one
         raise
     if sync:
         sync_folder(path.parent)
 
 
 def write_bytes(path: Path, data: bytes, *, sync: bool = True) -> None:
-    """Write the whole file or nothing; `sync=False` leaves it to the caller to sync the folder."""
+    """Write the whole file or nothing; with `sync=False` the caller must sync the folder."""
     with replaced(path, sync=sync) as (_, file):
         file.write(data)
 
@@ -100,14 +100,14 @@ def write_text(path: Path, text: str) -> None:
 
 
 def append(path: Path, data: bytes) -> None:
-    """Add bytes to the end of a file, synced."""
+    """Append bytes to a file and sync it."""
     with new_file(path, os.O_APPEND) as file:
         file.write(data)
     sync_folder(path.parent)
 
 
 def truncate(path: Path, size: int) -> None:
-    """Cut a file off, synced."""
+    """Cut a file to `size` bytes and sync it."""
     handle = os.open(path, os.O_WRONLY | NOFOLLOW)
     try:
         os.ftruncate(handle, size)
@@ -118,7 +118,7 @@ def truncate(path: Path, size: int) -> None:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """Fill the folder that is given; at the end it is synced and gets the name `path`."""
+    """Yield a temporary folder to fill; at the end it is synced and renamed to `path`."""
     make_folder(path.parent)
     new = name_beside(path)
     try:
@@ -133,7 +133,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it; what is made outlives a power cut."""
+    """Make a folder and its parents; they survive a power cut."""
     missing = list(itertools.takewhile(lambda path: not os.path.lexists(path), (folder, *folder.parents)))
     for path in reversed(missing):
         with contextlib.suppress(FileExistsError):  # another process made it
@@ -144,8 +144,8 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make what was created, renamed and removed in a folder outlive a power cut."""
-    if os.name == "nt":  # folders cannot be opened there
+    """Make sure that files created, renamed or removed in a folder stay so after a power cut."""
+    if os.name == "nt":  # Windows cannot open folders
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -161,7 +161,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a link (not what it points to) or a folder with all that is in it, if it is there."""
+    """Remove a file, a link (not its target) or a folder with its contents, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -170,13 +170,13 @@ def remove(path: Path) -> None:
 
 
 def remove_quietly(path: Path) -> None:
-    """Remove what is of no use any more; what cannot be removed stays."""
+    """Remove a file or folder, and ignore an error."""
     with contextlib.suppress(OSError):
         remove(path)
 
 
 def discard(folder: Path) -> None:
-    """Remove a folder so that under its name it is whole or gone; what cannot be removed stays hidden."""
+    """Remove a folder: its name disappears at once; files that cannot be removed stay under a hidden name."""
     gone = name_beside(folder)
     with contextlib.suppress(OSError):
         os.rename(folder, gone)
@@ -185,7 +185,7 @@ def discard(folder: Path) -> None:
 
 
 def clear_leftovers(folder: Path, name: str = "") -> None:
-    """Remove what a killed process was writing, of that name or all; the caller holds the lock."""
+    """Remove temporary files of killed processes, for one name or all; the caller holds the lock."""
     for path in folder.glob(f"{PREFIX}{name}*"):
         remove(path)
 
@@ -194,10 +194,10 @@ def clear_leftovers(folder: Path, name: str = "") -> None:
 
 
 def read_bytes(file: Path, most: int, remedy: str = "", *, follow: bool = False) -> bytes:
-    """The bytes of a regular file, no more than `most`; a link could lead anywhere and is refused."""
+    """The bytes of a regular file of at most `most` bytes; a symbolic link is refused."""
     remedy = remedy or f"remove {file.parent}"
     with regular_file(file, most, remedy, follow) as handle:
-        parts, room = [], most + 1  # one more: it may have grown
+        parts, room = [], most + 1  # one byte more: the file may have grown
         while room and (part := os.read(handle, min(room, 2**24))):
             parts.append(part)
             room -= len(part)
@@ -208,7 +208,7 @@ def read_bytes(file: Path, most: int, remedy: str = "", *, follow: bool = False)
 
 @contextmanager
 def regular_file(file: Path, most: int, remedy: str, follow: bool = False) -> Iterator[int]:
-    """A handle to read from; anything but a regular file of at most `most` bytes is a DataError."""
+    """Open a regular file of at most `most` bytes for reading; anything else is a DataError."""
     try:
         if not follow and (file.is_symlink() or file.parent.is_symlink()):
             raise DataError(f"{file}: a link where a file should be; {remedy}")
@@ -230,7 +230,7 @@ def regular_file(file: Path, most: int, remedy: str, follow: bool = False) -> It
 
 
 def read_checked(file: Path, entry: Mapping[str, Any], remedy: str = "") -> bytes:
-    """The bytes of a file whose size and sum are those of its entry in a manifest."""
+    """The bytes of a file, after checking size and checksum against its entry in a manifest."""
     size, remedy = entry["bytes"], remedy or f"remove {file.parent}"
     data = read_bytes(file, size, remedy)
     if len(data) != size:
@@ -241,7 +241,7 @@ def read_checked(file: Path, entry: Mapping[str, Any], remedy: str = "") -> byte
 
 
 def parse_json(data: bytes | str, levels: int = MAX_LEVELS) -> Any:
-    """What JSON says, if it is nested no deeper than `levels`; anything else is a ValueError."""
+    """Parse JSON that is nested at most `levels` deep; anything else is a ValueError."""
     try:
         content = json.loads(data)
     except RecursionError:
@@ -255,7 +255,7 @@ def parse_json(data: bytes | str, levels: int = MAX_LEVELS) -> Any:
     raise ValueError(f"expected at most {levels} levels, got more")
 
 
-# Sums and texts
+# Checksums and CSV
 
 
 def sha256(data: bytes) -> str:
@@ -263,13 +263,13 @@ def sha256(data: bytes) -> str:
 
 
 def manifest_sum(manifest: Mapping[str, Any]) -> str:
-    """The sum of everything in a manifest but the sum."""
+    """The checksum of a manifest, computed over everything but the checksum itself."""
     rest = {key: value for key, value in manifest.items() if key != "sum"}
     return sha256(json.dumps(rest, sort_keys=True).encode())
 
 
 def csv_text(rows: Iterable[Iterable[object]]) -> str:
-    """Rows as CSV; a text that a spreadsheet would take for a formula gets an apostrophe in front."""
+    """Rows as CSV; a text that a spreadsheet would read as a formula gets an apostrophe in front."""
     out = io.StringIO()
     csv.writer(out).writerows([csv_cell(cell) for cell in row] for row in rows)
     return out.getvalue()

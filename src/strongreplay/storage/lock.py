@@ -1,8 +1,8 @@
-"""One process at a time on a folder.
+"""A lock, so that one process at a time writes to a folder.
 
-The lock is the system's (`flock`): it ends with its owner, and the file `lock` tells who that is. Many
-network drives have no such locks. There the file `lock.lease` is the lock: only one process can create it,
-its owner renews it every 10 seconds, and one that was not renewed for 30 seconds counts as left behind.
+The operating system holds the lock (`flock`) and releases it when its owner ends; the file `lock` names the
+owner. Many network drives have no such locks. There the file `lock.lease` is the lock: only one process can
+create it, its owner renews it every 10 seconds, and it expires if it is not renewed for 30 seconds.
 """
 
 import contextlib
@@ -29,9 +29,9 @@ NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS)
 
 @contextmanager
 def locked(folder: Path, wait: bool = False) -> Iterator[None]:
-    """Keep other processes off the folder, or say who is there; `wait` waits until it is free.
+    """Lock the folder. If it is locked already, wait (`wait=True`) or raise an error that names the owner.
 
-    Folders that were made for the lock alone are removed again.
+    Folders that were created only for the lock are removed at the end.
     """
     made = [path for path in [folder, *folder.parents] if not os.path.exists(path)]
     try:
@@ -51,7 +51,7 @@ def locked(folder: Path, wait: bool = False) -> Iterator[None]:
         if lease:
             with contextlib.suppress(OSError):
                 lease.release()
-        with contextlib.suppress(OSError):  # one that is not empty stays, and so do those above it
+        with contextlib.suppress(OSError):  # a folder that is not empty stays, and so do its parents
             for path in made:
                 path.rmdir()
     if lease and lease.compromise:
@@ -62,7 +62,7 @@ def locked(folder: Path, wait: bool = False) -> Iterator[None]:
 
 
 def open_lock(folder: Path, wait: bool) -> int | None:
-    """The open and locked file, or none where the file system has no locks."""
+    """The open and locked file, or None if the file system has no locks."""
     if folder.is_symlink():
         raise RunError(f"{folder}: a link where a folder should be; remove it or choose another folder")
     while True:
@@ -86,19 +86,19 @@ def open_lock(folder: Path, wait: bool) -> int | None:
 
 
 def try_lock(folder: Path, handle: int) -> bool | None:
-    """Whether the lock is ours now; none where there are no locks."""
+    """Whether this process holds the lock now; None if the file system has no locks."""
     expect_plain(folder / LOCK, handle)
     taken = take_lock(handle)
     if taken is None:
         refuse_foreign(folder, handle)
         files.remove_quietly(folder / LOCK)
-    elif taken and not is_at(handle, folder / LOCK):  # its last owner removed it between our two calls
+    elif taken and not is_at(handle, folder / LOCK):  # its owner removed it between our two calls
         return False
     return taken
 
 
 def expect_plain(path: Path, handle: int) -> None:
-    """The file is emptied when it is signed, so it must not be another one under a second name."""
+    """Refuse a link: `sign` empties the file, which must not be another file under a second name."""
     found = os.fstat(handle)
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
         raise RunError(f"{path}: a link, or no file, where a lock should be; remove it")
@@ -112,7 +112,7 @@ def is_at(handle: int, path: Path) -> bool:
 
 
 def take_lock(handle: int) -> bool | None:
-    """Whether it could be had; none where there are no locks."""
+    """Try to take the lock; returns whether it succeeded, or None if the file system has no locks."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -129,7 +129,7 @@ def take_lock(handle: int) -> bool | None:
 
 
 def refuse_foreign(folder: Path, handle: int) -> None:
-    """On a shared drive a machine that has locks may hold one that this machine cannot see."""
+    """Refuse a lock file with an owner: on a shared drive, another machine may hold a lock unseen by this one."""
     if owner := read_text(handle):
         raise RunError(
             f"{folder / LOCK}: taken by {owner}, and this file system cannot tell whether it is at work; if "
@@ -138,7 +138,7 @@ def refuse_foreign(folder: Path, handle: int) -> None:
 
 
 def take_lease(folder: Path, wait: bool) -> SoftFileLease:
-    """The lock of file systems without locks; the owner on another machine is given time to renew it."""
+    """Take the lease file, for file systems without locks; an owner on another machine gets time to renew it."""
     lease = SoftFileLease(folder / LEASE, lease_duration=LEASE_SECONDS, heartbeat_interval=RENEW_SECONDS)
     patience = -1.0 if wait else 0.0
     while True:
@@ -147,7 +147,7 @@ def take_lease(folder: Path, wait: bool) -> SoftFileLease:
             return lease
         except Timeout:
             owner = lease_owner(folder)
-            # Whether a process on this machine is alive is known at once.
+            # For an owner on this machine, the library has already checked that the process is alive.
             if patience or not owner or owner.endswith(f" on {socket.gethostname()}"):
                 raise busy(folder, owner) from None
             patience = LEASE_SECONDS + RENEW_SECONDS
@@ -158,13 +158,13 @@ def take_lease(folder: Path, wait: bool) -> SoftFileLease:
 def lease_owner(folder: Path) -> str:
     with contextlib.suppress(DataError, KeyError, ValueError):
         lines = files.read_bytes(folder / LEASE, 2000).decode().splitlines()[1:]
-        told = dict(line.split("=", 1) for line in lines)
-        return f"process {told['pid']} on {told['host']}"
+        owner = dict(line.split("=", 1) for line in lines)
+        return f"process {owner['pid']} on {owner['host']}"
     return ""
 
 
 def sign(folder: Path, handle: int) -> None:
-    """Write who is there; a disk without room for that has none for a state."""
+    """Write the owner to the lock file; if the disk is full, no state could be written either."""
     owner = f"process {os.getpid()} on {socket.gethostname()}, since {datetime.now(UTC):%F %T} UTC\n"
     try:
         os.ftruncate(handle, 0)
@@ -186,4 +186,4 @@ def unusable(folder: Path, error: OSError) -> RunError:
     if error.errno == errno.ELOOP:
         return RunError(f"{folder / LOCK}: a link where a lock should be; remove it")
     reason = error.strerror or error
-    return RunError(f"{folder}: no state can be kept there ({reason}); mend that or choose another folder")
+    return RunError(f"{folder}: no state can be kept there ({reason}); fix that or choose another folder")

@@ -1,6 +1,6 @@
-"""Objects: trees of tensors in files that are named by their content, so equal ones are kept once.
+"""Objects: trees of tensors in files that are named by their content, so equal trees are stored once.
 
-An entry stands for a tree in a manifest: its plain values, and name and size of the file with its tensors.
+A manifest holds an entry for each tree: its plain values, and name and size of the file with its tensors.
 """
 
 import os
@@ -31,7 +31,7 @@ class Objects:
         return self.folder / f"{name}.safetensors"
 
     def keep(self, tree: Tree) -> Entry:
-        """The entry of a tree; its tensors are written unless they are there already.
+        """Write the tensors of a tree unless they are stored already; returns the entry of the tree.
 
         The caller syncs the folder before it writes a manifest with the entry.
         """
@@ -42,7 +42,7 @@ class Objects:
         entry = {"tree": plain, "object": files.sha256(data), "bytes": len(data)}
         try:
             self.read(entry)
-        except DataError:  # not there, or damaged
+        except DataError:  # missing or damaged
             files.write_bytes(self.file(entry["object"]), data, sync=False)
         return entry
 
@@ -63,14 +63,14 @@ class Objects:
             ) from None
 
     def expect(self, sizes: Mapping[str, int], user: str) -> None:
-        """Refuse if one of these is missing or has another size; sums are checked when it is read."""
+        """Raise if a file is missing or has another size; checksums are verified when a file is read."""
         for name, size in sizes.items():
             file = self.file(name)
             if not file.is_file() or file.stat().st_size != size:
                 raise DataError(f"{file}: {user} needs it, but it is missing or cut off; {self.remedy}")
 
     def sweep(self, named: Collection[str]) -> None:
-        """Remove the objects that are not named; what was removed does not come back after a power cut."""
+        """Remove the objects that are not in `named`, and sync, so that they stay removed after a power cut."""
         if os.path.isdir(self.folder):
             for path in sorted(self.folder.iterdir()):
                 if NAME.fullmatch(path.stem) and path.stem not in named:
@@ -79,7 +79,7 @@ class Objects:
 
 
 def is_entry(entry: Any) -> bool:
-    """Whether an entry names an object and nothing that leads elsewhere."""
+    """Whether an entry is valid: its file name must be an object's name, never a path out of the folder."""
     name, size = entry["object"], entry["bytes"]
     named = size == 0 if name is None else bool(NAME.fullmatch(name))
     return named and type(size) is int and size >= 0 and "tree" in entry

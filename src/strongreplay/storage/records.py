@@ -1,7 +1,7 @@
-"""RunRecord: what one seed of one configuration leaves behind, as one JSON file. No torch in here.
+"""RunRecord: the results of one seed of one configuration, as one JSON file. It does not import torch.
 
-`results` is what the configuration determines: the same configuration, seed, versions and machine give it
-again to the bit. `measured` is what they do not: time, memory, hardware, versions, dates.
+`results` depends on the configuration: the same configuration, seed, versions and machine give the same bits.
+`measured` does not: time, memory, hardware, versions, dates.
 """
 
 import hashlib
@@ -19,8 +19,8 @@ from strongreplay.storage import files
 
 FORMAT = 1
 MAX_BYTES = 2**26  # of a record
-DEEPEST = 32  # levels of a record; more would break those who walk through it, such as `flatten`
-PER_CENT = 100 + 1e-6  # with room for what a mean rounds up
+DEEPEST = 32  # levels of a record; more would break recursive functions such as `flatten`
+PER_CENT = 100 + 1e-6  # a mean may be rounded up
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,12 @@ class RunRecord:
 
     @property
     def scenarios(self) -> list[str]:
-        """The scenarios it has accuracies for, such as ["class-il", "task-il"]."""
+        """The scenarios that have accuracies, such as ["class-il", "task-il"]."""
         return list(self.results["accuracy"])
 
     @property
     def protocol(self) -> str:
-        """cpu or full. The source of its recipe says so, which no setting of a run can change."""
+        """cpu or full. It follows from the source of the recipe, which no setting of a run can change."""
         return "cpu" if str(self.measured.get("recipe", "")).startswith("cpu protocol") else "full"
 
     def matrix(self, scenario: str) -> list[list[float | None]]:
@@ -70,7 +70,7 @@ class RunRecord:
 
     @property
     def nets(self) -> dict[str, Any]:
-        """Where a method has several nets that can answer: what each scored, as `accuracy` has it."""
+        """The accuracies of each net, for a method with several nets that predict; same form as `accuracy`."""
         found: dict[str, Any] = self.results.get("accuracy_of", {})
         return found
 
@@ -78,7 +78,7 @@ class RunRecord:
         return json.dumps(asdict(self), indent=1, allow_nan=False) + "\n"
 
     def score(self, scenario: str, name: str) -> float | None:
-        """One number, such as score("class-il", "average_accuracy"); newer ones are computed."""
+        """One number, such as score("class-il", "average_accuracy"); computed if an old record lacks it."""
         held = self.results["accuracy"][scenario]
         if name in held or name not in metrics.METRICS:
             value: float | None = held.get(name)
@@ -97,17 +97,17 @@ def flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def told(value: Any) -> str:
-    """A setting as the command line takes it: current,replay for a list."""
+def format_setting(value: Any) -> str:
+    """A setting in the form of the command line; a list becomes current,replay."""
     if value is None:
         return "none"
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def fingerprint(config: dict[str, Any]) -> str:
-    """Ten letters that stand for a configuration, whatever its seed.
+    """A hash of a configuration without its seed, ten characters long.
 
-    What is none is left out, so that a new option which is off by default changes no name.
+    Settings that are None are left out, so that a new option with the default None changes no name.
     """
     held = {key: value for key, value in flatten(config).items() if key != "seed" and value is not None}
     text = json.dumps(held, sort_keys=True)
@@ -115,13 +115,13 @@ def fingerprint(config: dict[str, Any]) -> str:
 
 
 def safe_name(name: str) -> str:
-    """A name for files: `mine.py:Thing` becomes Thing, and what file systems do not take becomes a dash."""
+    """A name for files: `mine.py:Thing` becomes Thing; characters that file systems refuse become a dash."""
     file, _, thing = name.rpartition(":")
     return re.sub(r"[^\w.+-]+", "-", thing if file.endswith(".py") else name).lstrip(".-") or "unnamed"
 
 
 def record_path(folder: Path, config: dict[str, Any]) -> Path:
-    """Where the record of a configuration belongs: DIR/stream/method-memory-fingerprint/seed-N.json."""
+    """The path of a configuration's record: DIR/stream/method-memory-fingerprint/seed-N.json."""
     method = config["method"]
     size = method.get("memory_size")
     name = "-".join(
@@ -137,7 +137,7 @@ def write_record(folder: Path, record: RunRecord) -> Path:
 
 
 def read_record(path: Path) -> RunRecord:
-    """One record, or a DataError that says what is wrong with the file."""
+    """Read one record, or raise a DataError that says what is wrong with the file."""
     remedy = "remove it and run again"
     if not os.path.lexists(path):
         raise DataError(f"{path}: no such record; see the files in {path.parent}")
@@ -151,7 +151,7 @@ def read_record(path: Path) -> RunRecord:
     if raw["format"] > FORMAT:
         raise DataError(f"{path}: record format {raw['format']} is newer than {FORMAT}; update strongreplay")
     try:
-        # JSON can tell of infinities and halves of characters, which could not be written or shown again.
+        # Python reads infinities and lone surrogates from JSON, but they cannot be written or shown again.
         json.dumps(raw, allow_nan=False, ensure_ascii=False).encode()
         check_config(raw["config"])
         for scenario, scores in raw["results"]["accuracy"].items():
@@ -170,12 +170,12 @@ def _expect(holds: bool, rule: str, got: object) -> None:
 
 
 def _is_number(value: object, limit: float) -> bool:
-    """A number that is small enough to count with; to Python, True is one too."""
+    """Whether the value is a number within the limit; bool is refused, although Python counts it as int."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= limit
 
 
 def check_config(config: dict[str, Any]) -> None:
-    """What names and groups records must be there; the rest is checked by those who run it again."""
+    """Check the entries that name and group records; `RunConfig` checks the rest before a run."""
     method = config["method"]
     for key, name in (("stream", config["stream"]), ("method.name", method["name"])):
         _expect(isinstance(name, str) and name != "", f"a name as {key}", name)
@@ -185,7 +185,7 @@ def check_config(config: dict[str, Any]) -> None:
 
 
 def check_scores(scores: dict[str, Any], where: str) -> None:
-    """A matrix of at least as many columns as rows, per cent or null, and numbers in per cent beside it."""
+    """Check for a matrix with at least as many columns as rows, in per cent or null, and numbers in per cent."""
     rows = scores["matrix"]
     _expect(
         isinstance(rows, list) and all(isinstance(row, list) and row for row in rows),
@@ -208,7 +208,7 @@ def check_measured(measured: dict[str, Any]) -> None:
 
 
 def read_folder(paths: Iterable[Path]) -> tuple[list[RunRecord], list[str]]:
-    """All records in files and folders, and a line for each JSON file that is none."""
+    """All records in files and folders, and a line for each JSON file that is not a record."""
     records: list[RunRecord] = []
     problems: list[str] = []
     for path in paths:
@@ -223,18 +223,18 @@ def read_folder(paths: Iterable[Path]) -> tuple[list[RunRecord], list[str]]:
 def find_files(place: Path, problems: list[str]) -> list[Path]:
     """Every JSON file in a folder, or the file itself.
 
-    Checkpoints of stopped runs lie beside the records and have JSON of their own: folders of states are left
-    alone. What goes away during the search, as theirs do while runs are made, is no problem.
+    Folders of checkpoints are skipped: they are beside the records and contain JSON files too. Files that
+    disappear during the search are ignored, because active runs remove checkpoints.
     """
 
-    def tell(error: OSError) -> None:
+    def add_problem(error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):
             problems.append(f"{error.filename}: cannot be searched ({error.strerror}); make it readable")
 
-    if not os.path.isdir(place):  # unlike that of a Path, it never raises
+    if not os.path.isdir(place):  # unlike Path.is_dir, it never raises
         return [place]
     found = []
-    for folder, inside, names in os.walk(place, onerror=tell):
+    for folder, inside, names in os.walk(place, onerror=add_problem):
         inside[:] = [name for name in inside if not name.endswith(".state")]
         found += [Path(folder, name) for name in names if name.endswith(".json")]
     return sorted(found)

@@ -27,7 +27,7 @@ from strongreplay.storage.checkpoints import (
     read_files,
 )
 
-# What parsing and unpacking raise on bytes that this package did not write.
+# Exceptions of parsing and unpacking if this package did not write the bytes.
 MALFORMED = (
     SafetensorError,
     ValueError,
@@ -38,12 +38,12 @@ MALFORMED = (
     OverflowError,
 )
 
-Tree = Any  # nested dicts, lists and tuples of tensors, numbers, texts, booleans and none
+Tree = Any  # nested dicts, lists and tuples of tensors, numbers, texts, booleans and None
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A whole checkpoint on disk, its sums checked."""
+    """A complete checkpoint on disk, with checked checksums."""
 
     path: Path
     manifest: dict[str, Any]
@@ -56,11 +56,11 @@ def pack(tree: Tree) -> tuple[Tree, dict[str, Tensor]]:
     storages: set[int] = set()
 
     def keep(tensor: Tensor, name: str) -> Tree:
-        while name in tensors:  # the keys "a/b" and "a", "b" lead to one name
+        while name in tensors:  # the keys "a/b" and "a", "b" give the same name
             name += "'"
         tensor = tensor.detach().cpu().contiguous()
         storage = tensor.untyped_storage().data_ptr()
-        # Tied weights and overlapping views: safetensors takes only tensors with memory of their own
+        # safetensors refuses tensors that share memory, such as tied weights and overlapping views
         tensors[name] = tensor.clone() if storage in storages else tensor
         storages.add(storage)
         return {"tensor": name}
@@ -81,7 +81,7 @@ def pack(tree: Tree) -> tuple[Tree, dict[str, Tensor]]:
 
 
 def unpack(node: Tree, tensors: dict[str, Tensor]) -> Tree:
-    """The inverse of `pack`; anything it would not have written is a KeyError, TypeError or ValueError."""
+    """The inverse of `pack`; invalid input is a KeyError, TypeError or ValueError."""
     if not isinstance(node, dict):
         if node is None or isinstance(node, bool | int | float | str):
             return node
@@ -105,7 +105,7 @@ def write_checkpoint(
     keep: int = 2,
     remedy: str = "make room or choose another folder with --out",
 ) -> Path:
-    """Write the next checkpoint whole, then remove all but the newest `keep`."""
+    """Write the next checkpoint completely, then remove all but the newest `keep`."""
     path = next_path(folder)
     plain, tensors = pack(tree)
     try:
@@ -113,7 +113,7 @@ def write_checkpoint(
         files.clear_leftovers(folder)
         write_files(path, {TENSORS: pack_tensors(tensors), TREE: json.dumps(plain).encode()}, about)
     except OSError as error:
-        with contextlib.suppress(OSError):  # unless something is in it
+        with contextlib.suppress(OSError):  # the folder may not be empty
             folder.rmdir()
         raise RunError(
             f"{path}: the checkpoint could not be written ({error.strerror or error}); "
@@ -125,7 +125,7 @@ def write_checkpoint(
 
 
 def write_files(path: Path, contents: dict[str, bytes], about: dict[str, Any]) -> None:
-    """The folder of a checkpoint, with the manifest of what is in it."""
+    """Write the files of a checkpoint and their manifest."""
     entries = {name: {"bytes": len(data), "sha256": files.sha256(data)} for name, data in contents.items()}
     manifest = {
         "format": FORMAT,
@@ -142,7 +142,7 @@ def write_files(path: Path, contents: dict[str, bytes], about: dict[str, Any]) -
 
 
 def read_newest(folder: Path, tell: Callable[[str], None] = lambda text: None) -> Checkpoint | None:
-    """The newest checkpoint that is whole; `tell` is called with a sentence about each that is not."""
+    """The newest complete checkpoint; `tell` is called with a message about each damaged one."""
     for path in checkpoints(folder):
         try:
             return read_checkpoint(path)
@@ -152,7 +152,7 @@ def read_newest(folder: Path, tell: Callable[[str], None] = lambda text: None) -
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Everything of one checkpoint, or a DataError that names the file at fault."""
+    """Read one checkpoint, or raise a DataError that names the damaged file."""
     manifest, tensors, tree = read_files(path)
     try:
         found = unpack(files.parse_json(tree), parse_tensors(tensors))

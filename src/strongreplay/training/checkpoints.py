@@ -1,4 +1,4 @@
-"""Checkpoints: where the state of a training is kept, and how often."""
+"""Checkpoints: where the state of a training is written, and how often."""
 
 import time
 from dataclasses import dataclass
@@ -8,20 +8,20 @@ from typing import Any
 from strongreplay.errors import ConfigError
 from strongreplay.storage.state import write_checkpoint
 
-# Seconds: of a run that is long; to measure before its length is judged; between its checkpoints.
+# Seconds: length of a long run; time to measure before its length is estimated; time between checkpoints.
 LONG, CALIBRATION, USUAL = 600.0, 20.0, 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInterval:
-    """How often a checkpoint is written: after so many seconds, or so many steps."""
+    """How often a checkpoint is written, in seconds or in steps."""
 
     seconds: float | None = None
     steps: int | None = None
 
     @classmethod
     def parse(cls, text: str) -> "CheckpointInterval":
-        """5m, 90s, 2h, or a number of steps."""
+        """Parse 5m, 90s, 2h, or a number of steps."""
         units = {"s": 1.0, "m": 60.0, "h": 3600.0}
         number, unit = (text[:-1], text[-1]) if text[-1:] in units else (text, "")
         try:
@@ -36,8 +36,8 @@ class CheckpointInterval:
 class Checkpoints:
     """The checkpoints of one training in a folder.
 
-    Without an interval one is written every 5 minutes, once the training turns out to take more than 10.
-    `about` is what a checkpoint's manifest says of the training, beside how far it is.
+    Without an interval, one is written every 5 minutes if the training is estimated to take more than 10.
+    `about` describes the training in the checkpoint's manifest, which also holds the position.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Checkpoints:
         self.began = self.last_time = time.monotonic()
 
     def start_from(self, steps_done: int, path: Path) -> None:
-        """Training continues from a checkpoint."""
+        """Continue training from a checkpoint."""
         self.first_step = self.last_step = steps_done
         self.newest = path
 

@@ -1,4 +1,4 @@
-"""Where tensors live: the device a user names, if it is there, and main memory from step to step."""
+"""Devices: find the device that a user names, and keep freed main memory for the next step."""
 
 import ctypes
 import sys
@@ -12,7 +12,7 @@ TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of <malloc.h>
 
 
 def find_device(name: str) -> torch.device:
-    """'auto' is the best there is; anything else must be there."""
+    """The device of that name; 'auto' is the fastest one available. A missing device is a ConfigError."""
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
         return torch.device(next(kind for kind, there in available.items() if there))
@@ -28,14 +28,14 @@ def find_device(name: str) -> torch.device:
 
 @cache
 def keep_freed_memory() -> None:
-    """What a step frees serves the next one, in this process and from now on.
+    """Make this process keep freed memory, so that the next step can use it again.
 
-    The C library of Linux gives freed memory back to the system soon, and a step on the CPU then waits for
-    new pages (benchmarks/contrast.py shows how long). Elsewhere nothing happens.
+    The C library of Linux soon returns freed memory to the system, and a step on the CPU then waits for new
+    pages (benchmarks/contrast.py measures this). On other systems this function does nothing.
     """
     if sys.platform != "linux":
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt:  # glibc's, not musl's
-        mallopt(MMAP_THRESHOLD, 32 << 20)  # the most it takes; larger blocks are got and given back alone
+        mallopt(MMAP_THRESHOLD, 32 << 20)  # the maximum; larger blocks are always mapped separately
         mallopt(TRIM_THRESHOLD, 512 << 20)

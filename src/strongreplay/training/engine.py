@@ -1,7 +1,7 @@
-"""The loops over batches: PhaseLoop, train_task and evaluate. Nothing here knows files, names or printing.
+"""The loops over batches: PhaseLoop, train_task and evaluate. They use no files, no names and no printing.
 
-Data move in whole batches: an epoch is one permutation, a batch one gather. The terms of the loss stay on
-the device and are read once an epoch; a term that is not finite is found then, and its step is named.
+Data move in whole batches: an epoch is one permutation, a batch is one gather. The terms of the loss stay on
+the device and are read once an epoch; a term that is not finite is reported then, with its step.
 """
 
 import time
@@ -27,34 +27,34 @@ RESIDENT_BYTES = 1 << 30  # larger training data stay where they are and move to
 
 
 class NonFiniteError(RunError):
-    """Weights, the loss or answers are infinite or not a number."""
+    """Weights, loss or predictions are infinite or NaN."""
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseDefaults:
-    """What a phase takes where it says nothing itself."""
+    """Settings of a phase that does not set them itself."""
 
     view: View
     epochs: int
     batch_size: int
     generator: torch.Generator
-    rate: Rate | None = None  # for phases of so many epochs
+    rate: Rate | None = None  # for phases with this number of epochs
     drop_last: bool = False  # leave out a short batch at an epoch's end, in phases of this batch size
 
 
 @dataclass
 class TaskProgress:
-    """How far a task has been trained. With method, optimiser and generators it is all it takes to go on."""
+    """How far a task has been trained. To resume, this, the method, the optimiser and the generators suffice."""
 
-    phase: str = ""  # empty: none has begun
+    phase: str = ""  # empty: no phase has begun
     epoch: int = 0
-    step: int = 0  # of the epoch, the next one to be taken
+    step: int = 0  # the next step of the epoch
     order: Tensor | None = None  # state of the order's generator when the epoch began
     steps: list[Terms] = field(default_factory=list)  # of the epoch so far
     history: list[dict[str, float]] = field(default_factory=list)  # of finished epochs of the main phase
     first_step: int | None = None  # how many steps of the run came before this task
     generator: torch.Generator | None = None  # the order's
-    generator_state: Tensor | None = None  # of the same, read from a checkpoint
+    generator_state: Tensor | None = None  # of the same generator, read from a checkpoint
 
     def state(self) -> dict[str, Any]:
         values = [term for terms in self.steps for term in terms.values()]
@@ -72,7 +72,7 @@ class TaskProgress:
 
     @classmethod
     def of_state(cls, state: dict[str, Any], device: torch.device) -> "TaskProgress":
-        """The inverse of `state`; version 0.1 knew the main phase alone."""
+        """The inverse of `state`; version 0.1 had only the main phase."""
         values = iter(state["values"].to(device))
         return cls(
             state.get("phase", MAIN),
@@ -90,7 +90,7 @@ class TaskProgress:
 
 
 class PhaseLoop:
-    """The epochs and batches of one phase of a task, from where its progress stands."""
+    """The epochs and batches of one phase of a task, starting at its progress."""
 
     def __init__(
         self, method: Method, task: Task, phase: Phase, defaults: PhaseDefaults, progress: TaskProgress
@@ -107,7 +107,7 @@ class PhaseLoop:
         self.size = phase.batch_size or method.stream_batch_size(defaults.batch_size)
         drop_last = defaults.drop_last and phase.batch_size is None
         self.num_steps = steps_in_epoch(len(self.data), self.size, drop_last) if len(self.data) else 0
-        self.steps_done = self.steps_expected = 0  # of the whole run, for those who listen
+        self.steps_done = self.steps_expected = 0  # of the whole run, for listeners
         progress.generator = self.generator
         if progress.generator_state is not None:
             self.generator.set_state(progress.generator_state)
@@ -122,7 +122,7 @@ class PhaseLoop:
         return self.num_steps > 0 and self.progress.epoch < self.epochs
 
     def steps(self, optimizer: Optimizer) -> Iterator[Terms]:
-        """Train the rest of an epoch, step by step; `end_epoch` is due afterwards."""
+        """Train the rest of an epoch, step by step; call `end_epoch` afterwards."""
         progress, data = self.progress, self.data
         order = self.draw_order()
         rows, places = order.to(self.device), order.to(data.labels.device)
@@ -140,7 +140,7 @@ class PhaseLoop:
             yield terms
 
     def draw_order(self) -> Tensor:
-        """The epoch's order on the host, the same again after a resume."""
+        """The epoch's order, on the host; a resume draws the same order again."""
         progress, generator = self.progress, self.generator
         now = generator.get_state()
         if progress.order is None:
@@ -151,18 +151,18 @@ class PhaseLoop:
             order = weights.multinomial(len(weights), replacement=True, generator=generator)
         else:
             order = torch.randperm(len(self.data), generator=generator)
-        if progress.step:  # of a resumed epoch: the generator may have served others after the order
+        if progress.step:  # resumed epoch: others may have drawn from the generator after the order
             generator.set_state(now)
         return torch.arange(len(self.data)) if self.in_order else order
 
     def position(self) -> Position:
-        """After a step."""
+        """The position after a step."""
         epoch, step = self.progress.epoch, self.progress.step - 1
         where = (self.task.index, epoch, step, self.num_steps, self.phase.name)
         return Position(*where, self.steps_done, self.steps_expected)
 
     def end_epoch(self) -> dict[str, float]:
-        """The mean of each term."""
+        """Close the epoch; returns the mean of each term."""
         progress, of_phase = self.progress, "" if self.phase.name == MAIN else f", {self.phase.name}"
         means = mean_terms(
             progress.steps, f"task {self.task.index + 1}{of_phase}, epoch {progress.epoch + 1}"
@@ -221,25 +221,25 @@ def train_epoch(
 
 
 def place(split: Split, device: torch.device) -> Split:
-    """On the device, unless it is too large for that."""
+    """Move the data to the device, unless they are too large."""
     return split.to(device) if split.inputs.nbytes <= RESIDENT_BYTES else split
 
 
 def move(images: Tensor, device: torch.device) -> Tensor:
     if images.device == device:
         return images
-    if device.type == "cuda":  # from pinned memory the copy waits for nothing
+    if device.type == "cuda":  # a copy from pinned memory is asynchronous
         return images.pin_memory().to(device, non_blocking=True)
     return images.to(device)
 
 
 def steps_in_epoch(num_samples: int, batch_size: int, drop_last: bool = False) -> int:
-    """At least one: a short batch is left out only where there is a whole one."""
+    """At least one: a short batch is left out only if there is a full one."""
     return max(1, num_samples // batch_size) if drop_last else ceil(num_samples / batch_size)
 
 
 def mean_terms(steps: list[Terms], where: str) -> dict[str, float]:
-    """The mean of each term over the steps that had it; the epoch's one host sync."""
+    """The mean of each term over the steps that had it; the only host sync of the epoch."""
     values = torch.stack([term for terms in steps for term in terms.values()]).tolist()
     keys = [(number, name) for number, terms in enumerate(steps, 1) for name in terms]
     sums: dict[str, list[float]] = {}
@@ -263,8 +263,8 @@ def evaluate(
 ) -> list[float]:
     """Accuracy in per cent for each tuple of candidate classes, from one pass; changes nothing in the method.
 
-    With all seen classes as candidates this is Class-IL, with the task's own classes Task-IL. `ask` is one of
-    the method's predictors, where it is not the one it predicts with.
+    With all seen classes as candidates this is Class-IL, with the task's own classes Task-IL. `ask` is another
+    predictor of the method than the default one.
     """
     device = next(method.parameters()).device
     correct = torch.zeros(len(candidates), dtype=torch.int64, device=device)

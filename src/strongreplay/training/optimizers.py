@@ -11,7 +11,7 @@ from strongreplay.training.settings import TrainConfig
 
 
 def make_optimizer(parameters: Iterable[Any], train: TrainConfig) -> Optimizer:
-    """`parameters` are tensors or groups; a group's `lr_scale` multiplies the learning rate in it."""
+    """`parameters` are tensors or groups; a group's `lr_scale` multiplies its learning rate."""
     if train.optimizer in ("adam", "adamw"):
         kind = Adam if train.optimizer == "adam" else AdamW
         betas, decay = train.betas or (0.9, 0.999), train.weight_decay
@@ -34,7 +34,7 @@ def make_optimizer(parameters: Iterable[Any], train: TrainConfig) -> Optimizer:
 
 
 def clip_gradient(optimizer: Optimizer, *unused: object) -> None:
-    """Before a step, without waiting for the device."""
+    """Clip the gradient before a step, without waiting for the device."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     clip_grad_norm_(parameters, optimizer.param_groups[0]["clip_norm"])
 
@@ -45,7 +45,7 @@ def set_rate(optimizer: Optimizer, lr: float) -> None:
 
 
 def carry_over(old: Optimizer, new: Optimizer) -> None:
-    """Give a new optimiser what an old one knows of the parameters that both have, such as momentum."""
+    """Copy the state of shared parameters, such as momentum, from an old optimiser to a new one."""
     for group in new.param_groups:
         for parameter in group["params"]:
             if parameter in old.state:
@@ -56,9 +56,9 @@ def carry_over(old: Optimizer, new: Optimizer) -> None:
 
 @contextmanager
 def with_gradients(optimizer: Optimizer, wanted: bool = True) -> Iterator[None]:
-    """For a phase with parameters of its own: buffers and frozen weights require gradients inside.
+    """For a phase with its own parameters: inside, buffers and frozen weights require gradients too.
 
-    Afterwards no parameter of the phase has a gradient left that another phase's optimiser would follow.
+    Afterwards the gradients are removed, so that the optimiser of another phase does not apply them.
     """
     tensors = [tensor for group in optimizer.param_groups for tensor in group["params"] if wanted]
     frozen = [tensor for tensor in tensors if not tensor.requires_grad]

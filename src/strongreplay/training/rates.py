@@ -1,13 +1,13 @@
-"""Learning rates as pure functions of the place in a task: there is no state to keep, save or lose."""
+"""Learning rates as pure functions of the position in a task, so there is no state to save."""
 
 from collections.abc import Callable, Sequence
 from math import cos, pi
 
-Rate = Callable[[int, float], float]  # the epoch, from 0, and the part of it that is done
+Rate = Callable[[int, float], float]  # the epoch, from 0, and the finished part of it
 
 
 def stepped(lr: float, milestones: Sequence[int], decay: float) -> Rate:
-    """Multiplied by `decay` after each milestone."""
+    """`lr`, multiplied by `decay` after each milestone."""
 
     def rate(epoch: int, part: float) -> float:
         found = lr
@@ -19,9 +19,9 @@ def stepped(lr: float, milestones: Sequence[int], decay: float) -> Rate:
 
 
 def cosine(lr: float, floor: float, epochs: int, warmup: int, warm_epochs: int) -> Rate:
-    """Half a cosine wave down to `floor`, already on its way in the first epoch.
+    """Half a cosine wave from `lr` to `floor`; the first epoch is already below `lr`.
 
-    The warm-up rises evenly from 0.01, step by step, to where a wave of `warm_epochs` stands at its end.
+    The warm-up rises linearly from 0.01, step by step, to the value of a wave over `warm_epochs` at that epoch.
     """
 
     def wave(epoch: int, length: int) -> float:
@@ -36,7 +36,7 @@ def cosine(lr: float, floor: float, epochs: int, warmup: int, warm_epochs: int) 
 
 
 def restarts(lr: float, floor: float) -> Rate:
-    """A tenth for one epoch, then cosine waves down to `floor`, of 1, 2, 4, ... epochs."""
+    """A tenth of `lr` for one epoch, then cosine waves down to `floor`, over 1, 2, 4, ... epochs."""
 
     def rate(epoch: int, part: float) -> float:
         if epoch == 0:

@@ -1,4 +1,4 @@
-"""Seconds and peak memory of each phase of a run. No torch needed where no accelerator is in use."""
+"""Seconds and peak memory of each phase of a run. Without an accelerator, torch is not imported."""
 
 import resource
 import sys
@@ -12,7 +12,7 @@ _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def reset_peak() -> bool:
-    """Start a new peak; False where the system keeps only one for the whole process."""
+    """Reset the peak; False if the system has only one for the whole process."""
     try:
         _CLEAR.write_text("5")
     except OSError:
@@ -21,7 +21,7 @@ def reset_peak() -> bool:
 
 
 def peak_bytes() -> int:
-    """The largest resident size since the last reset, or of the process so far."""
+    """The largest resident size since the last reset, or since the process began."""
     try:
         line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM"))
         return 1024 * int(line.split()[1])
@@ -31,7 +31,7 @@ def peak_bytes() -> int:
 
 
 class Meter:
-    """Adds up time and takes the maximum of memory, phase by phase."""
+    """Total time and maximum memory of each phase."""
 
     def __init__(self) -> None:
         self.phases: dict[str, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""Settings of nets and of training, and how sections of settings are built: all faults are named at once."""
+"""Settings of nets and of training, and how sections of settings are built; all errors are reported at once."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -27,8 +27,8 @@ from strongreplay.training.rates import Rate, cosine, restarts, stepped
 class Section(BaseModel):
     """A part of a configuration. Unknown keys are refused.
 
-    Settings named in `added` came after the first records: they are written only where they are set, so that
-    a configuration without them reads as it always did.
+    Settings named in `added` are newer than the first records. They are written only if they are set, so a
+    configuration without them is written as before.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -42,7 +42,7 @@ class Section(BaseModel):
 
 
 class TrainConfig(Section):
-    """How each task is trained: by plain SGD at a constant rate, unless a setting here says otherwise."""
+    """How each task is trained; the default is plain SGD at a constant rate."""
 
     added = frozenset({"optimizer", "betas", "clip_norm"})
     lr: float = Field(0.1, gt=0, description="learning rate")
@@ -54,7 +54,7 @@ class TrainConfig(Section):
     decay: float = Field(0.1, gt=0, le=1, description="factor of each decay")
     momentum: float = Field(0.0, ge=0, lt=1, description="of SGD; starts anew every task")
     weight_decay: float = Field(0.0, ge=0, description="of the optimiser")
-    # The settings below are none by default: the name of a record leaves out what is none, so it stays.
+    # The settings below are None by default: a record's name leaves out None, so old names stay valid.
     optimizer: Literal["sgd", "adam", "adamw"] | None = Field(None, description="none: sgd")
     betas: tuple[float, float] | None = Field(None, description="of Adam and AdamW; none: 0.9, 0.999")
     clip_norm: float | None = Field(
@@ -92,7 +92,7 @@ class TrainConfig(Section):
         return self.first_epochs if self.first_epochs and index == 0 else self.epochs
 
     def rate_of(self, index: int) -> Rate | None:
-        """The rate's course over a task; none where it is constant."""
+        """The learning rate over a task; None if it is constant."""
         epochs, floor = self.epochs_of(index), self.min_lr
         if self.schedule == "cosine":
             floor = self.lr * 1e-3 if floor is None else floor
@@ -117,7 +117,7 @@ class NetConfig(Section):
 def build_sections(
     sections: Mapping[str, type[BaseModel]], values: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Each section as its own model, and a line for everything that does not fit."""
+    """Each section as its own model, and a line for each error."""
     known = [f"{name}.{key}" for name, model in sections.items() for key in model.model_fields]
     grouped: dict[str, dict[str, Any]] = {name: {} for name in sections}
     faults = []
@@ -140,7 +140,7 @@ def build_sections(
 
 
 def from_text(value: Any, annotation: Any) -> Any:
-    """A value typed at the command line: commas make lists, 'none' is none; the rest is left to the model."""
+    """A value typed at the command line: commas make lists, 'none' is None; the model parses the rest."""
     if not isinstance(value, str):
         return value
     kinds = get_args(annotation) if get_origin(annotation) is UnionType else (annotation,)
@@ -169,8 +169,8 @@ RULES = {
 
 
 def describe(section: str, fault: Any) -> str:
-    """One of pydantic's findings in the words of this package."""
-    if fault["type"] == "value_error":  # of several keys together; the message names them
+    """An error of pydantic in the words of this package."""
+    if fault["type"] == "value_error":  # about several keys; the message names them
         return str(fault["ctx"]["error"])
     key = ".".join([section, *(str(part) for part in fault["loc"] if isinstance(part, str))])
     rule = RULES.get(fault["type"], fault["msg"]).format(**fault.get("ctx", {}))
@@ -178,7 +178,7 @@ def describe(section: str, fault: Any) -> str:
 
 
 def net_section(name: object, source_hash: str | None = None) -> type[NetConfig]:
-    """The settings of a net; those of a user's net are the further arguments of its function."""
+    """The settings of a net; for a user's net these are the further arguments of its function."""
     if not isinstance(name, str) or name in NETS or (not is_path(name) and name not in installed("net")):
         return NetConfig
     return section_of_function(net_row(name, source_hash).build)
@@ -209,7 +209,7 @@ def net_faults(net: NetConfig) -> list[str]:
 
 
 def parse_settings(pairs: list[str]) -> dict[str, str]:
-    """`key=value` texts as a mapping; a text of another form is named."""
+    """`key=value` texts as a mapping; the error message lists texts of another form."""
     wrong = [pair for pair in pairs if "=" not in pair]
     if wrong:
         raise ConfigError(f"--set takes KEY=VALUE, such as train.epochs=5; got {', '.join(map(repr, wrong))}")

@@ -1,4 +1,4 @@
-"""Checks of how far a task is, as a checkpoint says, before training goes on from there."""
+"""Checks of a task's progress, read from a checkpoint, before training resumes from it."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class ProgressState(BaseModel):
-    """What `TaskProgress.state` gives; tensors are checked below."""
+    """The form of `TaskProgress.state`; `check_progress` checks the tensors."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -23,7 +23,7 @@ class ProgressState(BaseModel):
 
 
 def check_progress(state: dict[str, Any]) -> None:
-    """A ValueError, TypeError or RuntimeError says what cannot be the progress of a task."""
+    """Raise a ValueError, TypeError or RuntimeError if the state is not the progress of a task."""
     progress = ProgressState.model_validate(state)
     for draws in (progress.order, progress.generator):
         if draws is not None:

@@ -1,7 +1,7 @@
-"""Trainer: trains a method task by task, as one state that can be kept, stopped and resumed at any step.
+"""Trainer: trains a method task by task; its state can be saved, stopped and resumed at any step.
 
-A run of a stream and an update of a kept model both train through it, so both have the same checkpoints,
-the same events, and the same checks that weights, loss and answers are finite.
+Runs of streams and updates of kept models both use it, so they have the same checkpoints, the same events,
+and the same checks that weights, loss and predictions are finite.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -31,12 +31,12 @@ from strongreplay.training.optimizers import carry_over, make_optimizer, with_gr
 from strongreplay.training.settings import TrainConfig
 from strongreplay.training.state_check import check_progress
 
-CHECKED = 64  # samples whose answers must be finite after each task
-UNFIT = (KeyError, TypeError, ValueError, AttributeError, RuntimeError)  # of a state that is another method's
+CHECKED = 64  # samples whose predictions must be finite after each task
+UNFIT = (KeyError, TypeError, ValueError, AttributeError, RuntimeError)  # raised by loading the state of another method
 
 
 class Interrupted(RunError):
-    """Training was asked to stop; its state is kept where there is a folder for it."""
+    """Training was stopped on request; its state is saved if there is a folder for checkpoints."""
 
 
 class Trainer:
@@ -62,31 +62,31 @@ class Trainer:
         self.listener = Listeners(listeners)
         self.name, self.num_tasks = name, num_tasks
         self.device = next(method.parameters()).device
-        self.index = 0  # of the task
+        self.index = 0  # the index of the task
         self.progress: TaskProgress | None = None  # within a task that has begun
         self.optimizer: Optimizer | None = None  # of the main phase
         self.phase_optimizer: Optimizer | None = None  # of another phase
         self.steps_done = self.steps_expected = 0
-        self.main_steps = 0  # expected from this task to the last one
-        self.other_steps: dict[str, int] = {}  # of phases other than the main one, in one task
-        self.loaded: dict[str, Any] | None = None  # a state in which a task is under way
+        self.main_steps = 0  # expected steps from this task to the last one
+        self.other_steps: dict[str, int] = {}  # steps of the other phases in one task
+        self.loaded: dict[str, Any] | None = None  # a loaded state in the middle of a task
 
     # Training
 
     def start(self, train: Split | None) -> None:
-        """Report that training begins. `train` is what the next task learns; none: no task is left."""
+        """Report that training begins. `train` is the data of the next task; None: no task is left."""
         if train is not None:
             settings, size = self.train, self.method.stream_batch_size(self.train.batch_size)
             self.expect_main(steps_in_epoch(len(train), size, bool(settings.drop_last)))
         self.listener.on_start(RunInfo(self.name, self.num_tasks, self.steps_expected, self.steps_done))
 
     def learn(self, task: Task) -> list[dict[str, float]]:
-        """Train one task from where it stands; returns the mean loss terms of the main phase by epoch."""
+        """Train the rest of a task; returns the mean loss terms of the main phase by epoch."""
         keep_freed_memory()
         self.method.train()
         given, task = task.train, self.method.begin_task(task)
         if self.loaded:
-            self.restore(self.loaded)  # beginning the task a second time may have changed something
+            self.restore(self.loaded)  # begin_task ran a second time and may have changed the state
         progress = self.progress = self.progress or TaskProgress(first_step=self.steps_done)
         for phase in self.phases_left(task, progress.phase):
             self.train_phase(task, phase, progress)
@@ -135,7 +135,7 @@ class Trainer:
                 train_epoch(loop, optimizer, self.listener, after_step)
 
     def optimizer_of(self, phase: Phase) -> Optimizer:
-        """Made after the task has begun; it gets the momentum of the task before where that is kept."""
+        """Make the phase's optimiser, after `begin_task`; it takes over the last momentum if that is kept."""
         made = phase.make_optimizer(self.method.net, partial(make_optimizer, train=self.train))
         key = "optimizer" if phase.name == MAIN else "phase_optimizer"
         if phase.name == MAIN:
@@ -144,15 +144,15 @@ class Trainer:
             self.optimizer = made
         else:
             self.phase_optimizer = made
-        if self.loaded:  # the phase is resumed; those that follow begin
+        if self.loaded:  # only this phase is resumed; the next phases start from the beginning
             made.load_state_dict(self.loaded[key])
             self.loaded = None
         return made
 
     def expect(self, loop: PhaseLoop, progress: TaskProgress) -> None:
-        """How many steps there will be, if all tasks that follow are as large as this one."""
+        """Estimate the number of steps, as if all following tasks were as large as this one."""
         in_phase = progress.epoch * loop.num_steps + progress.step
-        if progress.first_step is None:  # of a state written by version 0.1
+        if progress.first_step is None:  # a state written by version 0.1
             progress.first_step = self.steps_done - in_phase
         if loop.phase.name == MAIN:
             self.expect_main(loop.num_steps)
@@ -171,7 +171,7 @@ class Trainer:
     # Stopping
 
     def pause(self) -> None:
-        """The state is whole: write it if a checkpoint is due, stop if a listener wants that."""
+        """Between steps: write a checkpoint if one is due, and stop if a listener asks for it."""
         stop, checkpoints = self.listener.wants_stop(), self.checkpoints
         if checkpoints and (stop or checkpoints.is_due(self.steps_done, self.steps_expected)):
             self.write_checkpoint()
@@ -182,7 +182,7 @@ class Trainer:
 
     def write_checkpoint(self) -> None:
         assert self.checkpoints is not None
-        self.check_weights()  # a checkpoint that is not finite would be of no use
+        self.check_weights()  # training could not continue from weights that are not finite
         self.listener.on_checkpoint(self.checkpoints.write(self.state(), self.position()))
 
     def position(self) -> dict[str, Any]:
@@ -198,7 +198,7 @@ class Trainer:
 
     @contextmanager
     def reported(self) -> Iterator[None]:
-        """Report how what is done inside ended."""
+        """Report to listeners how the code inside ended."""
         try:
             yield
         except Interrupted as error:
@@ -212,14 +212,14 @@ class Trainer:
     # Checks
 
     def check_weights(self) -> None:
-        """Weights and the epoch's loss are finite; asked after each task and before each checkpoint."""
+        """Raise unless weights and the epoch's loss are finite; called after each task, before each checkpoint."""
         values = [p.detach().abs().max() for p in self.method.net.parameters() if p.numel()]
         terms = [term for step in (self.progress.steps if self.progress else []) for term in step.values()]
         if not torch.stack(values + terms).isfinite().all():
             raise self.not_finite("weights or loss")
 
     def check_answers(self, train: Split) -> None:
-        """Every answer has a highest score that is finite; a method may score a class with minus infinity."""
+        """Raise unless the highest score of each prediction is finite; other scores may be minus infinity."""
         if len(train) == 0:
             return
         scores = predict_all(self.method, train.inputs[:CHECKED], self.plain_view, self.method.predict)
@@ -235,9 +235,9 @@ class Trainer:
     # State
 
     def state(self) -> dict[str, Any]:
-        """Everything that decides what comes next."""
+        """Everything that the next steps depend on."""
         phase = self.progress.phase if self.progress else None
-        # Between tasks the optimiser is done with, unless its momentum is kept.
+        # Between tasks the optimiser is not needed, unless its momentum is kept.
         main = self.optimizer if phase == MAIN or self.train.keep_momentum else None
         other = self.phase_optimizer if phase != MAIN else None
         return {
@@ -256,7 +256,7 @@ class Trainer:
             check_progress(state["progress"])
             self.progress, self.loaded = TaskProgress.of_state(state["progress"], self.device), state
         if kept is not None and (self.progress is None or self.progress.phase != MAIN):
-            # The net may have grown since: what came later has no momentum yet.
+            # The net may have grown since: new parameters have no momentum yet.
             count = sum(len(group["params"]) for group in kept["param_groups"])
             self.optimizer = make_optimizer(list(self.method.net.parameters())[:count], self.train)
             self.optimizer.load_state_dict(kept)
@@ -279,7 +279,7 @@ class Trainer:
 
 
 def report_loading(listener: Listener) -> Callable[[str, int, int], None]:
-    """Passes on how far the reading of data is, and stops it if a listener wants that."""
+    """Report the progress of reading data to the listener, and stop if it asks for that."""
 
     def report(what: str, done: int, total: int) -> None:
         listener.on_loading(what, done, total)
