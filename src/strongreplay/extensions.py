@@ -108,7 +108,7 @@ def _run_file(path: Path, sources: dict[Path, bytes], source_hash: str) -> Modul
         loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise ConfigError(f"{explain(error)}; mend the file") from None
+        raise ConfigError(f"{explain(error)}; fix the file") from None
     return module
 
 

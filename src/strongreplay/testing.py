@@ -4,7 +4,7 @@
     check_method(MyMethod)
 
 Each check learns a small stream of three tasks, takes seconds and needs no pytest. What breaks a contract is
-a ContractError that says which one and how to mend it. The methods of this package pass the same checks.
+a ContractError that says which one and how to fix it. The methods of this package pass the same checks.
 """
 
 import random
@@ -32,7 +32,7 @@ ALL_CLASSES = tuple(range(NUM_CLASSES))
 
 
 class ContractError(AssertionError):
-    """A contract is broken; the message says which one and how to mend it."""
+    """A contract is broken; the message says which one and how to fix it."""
 
 
 def expect(holds: bool, contract: str, remedy: str) -> None:
@@ -426,7 +426,7 @@ def check_stream(make: Callable[[], Stream] | Stream) -> None:
             expect(len(split) > 0, f"{where} no samples.", "Leave the task out, or give it some.")
             labels = set(split.labels.tolist())
             known = labels <= classes if part == "test" or not first.train_classes else True
-            expect(known, f"{where} labels {labels} are not of its classes {classes}.", "Mend task_classes.")
+            expect(known, f"{where} labels {labels} are not of its classes {classes}.", "Correct task_classes.")
             shape = tuple(split.inputs.shape[1:])
             expect(
                 shape == tuple(first.input_shape), f"{where} inputs are {shape}.", f"Say input_shape={shape}."

@@ -346,7 +346,7 @@ def test_without_room_for_anything_nothing_begins(state: Path, photos: Path, tmp
     before = contents(state)
     for place in (state, tmp_path / "new" / "model"):
         said = run_apart("learn", place, "--data", photos / "june", *CPU, before=fill_disk_to_the_brim)
-        told_in_a_line(said, f"{place}: no state can be kept there (File too large); mend that or choose")
+        told_in_a_line(said, f"{place}: no state can be kept there (File too large); fix that or choose")
     assert contents(state) == before
     assert not (tmp_path / "new").exists()
 

@@ -429,7 +429,7 @@ BAD_MANIFESTS = [
     ("", r"must begin with the header path,label, got \[\]; write UTF-8 lines under the header path,label"),
     ("file,class\na.png,x\n", r"must begin with the header path,label, got \['file', 'class'\]"),
     ("path,label\n\n", "must name at least one image, got none; write"),
-    ("path,label\na.png\n", "line 2 must have a path and a label, got 1 fields; mend the line"),
+    ("path,label\na.png\n", "line 2 must have a path and a label, got 1 fields; fix the line"),
     ("path,label\na.png,x\na.png,x,y\n", "line 3 must have a path and a label, got 3 fields"),
     ("path,label\na.png, \n", "line 2: names must be text .*, got ''"),
     ("path,label\n,x\n", "line 2: names must be text"),

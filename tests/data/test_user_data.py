@@ -294,7 +294,7 @@ def test_names_of_classes_are_taken_from_a_dataset() -> None:
     assert read_chunk(Pairs(GREY, NAMES, ["x", "y", "z"])).labels == tuple(NAMES)
     assert read_chunk(Pairs(GREY, [2, 0, 2, 1], 3)).labels == (2, 0, 2, 1)
     for odd in (3, -1):
-        with pytest.raises(DataError, match=rf"labels must be 0 to 2, .* names, got {odd}; mend the labels"):
+        with pytest.raises(DataError, match=rf"labels must be 0 to 2, .* names, got {odd}; fix the labels"):
             read_chunk(Pairs(GREY, [2, 0, odd, 1], ["x", "y", "z"]))
 
 
@@ -323,7 +323,7 @@ def test_a_sample_of_a_dataset_that_cannot_be_read_is_named(tmp_path: Path) -> N
     none = Files([tmp_path / "good.png", tmp_path / "none.png"], ["a", "b"])
     for data in (cut, none):
         for shape in (None, (1, 8, 8)):
-            with pytest.raises(DataError, match=r"data #1: cannot be read \(.*Error: .*\); mend the sample"):
+            with pytest.raises(DataError, match=r"data #1: cannot be read \(.*Error: .*\); fix the sample"):
                 read_chunk(data, shape=shape)
 
 

@@ -94,7 +94,8 @@ def print_settings(config: dict[str, Any]) -> None:
     """As they are typed: with a space between two settings, because commas make lists."""
     from strongreplay.storage.records import flatten, format_setting
 
-    print_line(f"settings: {' '.join(f'{key}={format_setting(value)}' for key, value in flatten(config).items())}")
+    settings = [f"{key}={format_setting(value)}" for key, value in flatten(config).items()]
+    print_line(f"settings: {' '.join(settings)}")
 
 
 def print_record(record: "RunRecord") -> None:

@@ -130,7 +130,7 @@ def _decode_all(
 
 def _unreadable(where: str, row: int, error: Exception) -> DataError:
     fault = f"{type(error).__name__}: {error}"
-    return DataError(f"{where} #{row}: cannot be read ({fault}); mend the sample or take it out")
+    return DataError(f"{where} #{row}: cannot be read ({fault}); fix the sample or take it out")
 
 
 def _picture(image: object, where: str, row: int) -> "Image.Image":

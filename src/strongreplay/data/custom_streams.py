@@ -33,7 +33,7 @@ def call(name: str, function: Any, seed: int, folder: Path) -> Stream | tuple[Sp
     except SerError:
         raise
     except Exception as error:
-        raise DataError(f"{name} failed with {type(error).__name__}: {error}; mend the function") from error
+        raise DataError(f"{name} failed with {type(error).__name__}: {error}; fix the function") from error
     if isinstance(made, Stream):
         return made
     if isinstance(made, tuple) and len(made) == 2 and all(isinstance(part, Split) for part in made):

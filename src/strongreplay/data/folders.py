@@ -120,7 +120,7 @@ def list_manifest(manifest: Path) -> list[ImageEntry]:
 def _manifest_item(manifest: Path, root: Path, line: int, row: list[str]) -> ImageEntry:
     where = f"{manifest} line {line}"
     if len(row) != len(HEADER):
-        raise DataError(f"{where} must have a path and a label, got {len(row)} fields; mend the line")
+        raise DataError(f"{where} must have a path and a label, got {len(row)} fields; fix the line")
     path, label = row[0], row[1].strip()  # a blank beside the comma must not make another class
     file = _inside(manifest.parent / check_name(path, where), root)
     return ImageEntry(file.relative_to(root).as_posix(), check_name(label, where), file)

@@ -37,7 +37,7 @@ def name_labels(labels: tuple[Label, ...], data: Any) -> tuple[Label, ...]:
     if odd := [number for number in numbers if not 0 <= number < len(classes)]:
         raise DataError(
             f"data: labels must be 0 to {len(classes) - 1}, as many as data.classes has names, got {odd[0]}; "
-            "mend the labels or take the names away"
+            "fix the labels or take the names away"
         )
     return tuple(check_name(classes[number], "data.classes") for number in numbers)
 

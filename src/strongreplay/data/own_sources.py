@@ -138,7 +138,7 @@ def _read_npy(source: Source, progress: OnProgress | None) -> Samples:
             for start in range(0, len(array), size):
                 block = _read_rows(array, start, size)
                 if block.dtype.kind == "f" and not np.isfinite(block).all():
-                    raise DataError(f"{source}: features must be finite, got one that is not; mend the array")
+                    raise DataError(f"{source}: features must be finite, got one that is not; fix the array")
                 yield block
                 done += len(block)
                 if progress:

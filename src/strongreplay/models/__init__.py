@@ -1,4 +1,4 @@
-"""Models: what `ser learn` keeps on disk: settings, net, memory, versions, and the gate before a new version.
+"""Models that `ser learn` keeps on disk: settings, net, memory, versions, and the gate for new versions.
 
 May import: errors, protocol, data, memory, methods, nets, runs, storage, training.
 Public: learn.learn, model.Model, store.Store, gate.Verdict.

@@ -1,4 +1,4 @@
-"""A memory's budget, in samples or in bytes, and how it is shared by replay and judgement."""
+"""A memory's budget, in samples or in bytes, and how it is divided into replayed and held-out samples."""
 
 import re
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from strongreplay.errors import ConfigError
 
 UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1024, "mi": 1024**2, "gi": 1024**3}
-HELD_SHARE = 5  # one part in five of the budget is for samples the gate judges by
+HELD_SHARE = 5  # one fifth of the budget is for held-out samples, which the gate uses
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Budget:
 
     @classmethod
     def parse(cls, text: int | str) -> "Budget":
-        """Of texts such as 500, 20MB or 1.5GiB."""
+        """Parse 500, 20MB or 1.5GiB."""
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmg]i?)?(b))?\s*", str(text).lower())
         if match and match[3]:
             return cls(bytes=int(float(match[1]) * UNITS[match[2] or ""]))
@@ -29,7 +29,7 @@ class Budget:
         )
 
     def replay_room(self, row_bytes: int, hold: bool) -> int:
-        """How many samples to replay, if one takes so many bytes; `hold`: a share is for judgement."""
+        """How many samples of `row_bytes` to replay; with `hold`, a share is left for held-out samples."""
         total = self.samples if self.samples is not None else self.bytes
         assert total is not None
         rest = total - total // HELD_SHARE * hold
@@ -42,7 +42,7 @@ class Budget:
         return rest // row_bytes
 
     def held_room(self, row_bytes: int, hold: bool) -> int:
-        """How many samples to judge by, if one takes so many bytes."""
+        """How many samples of `row_bytes` to hold out."""
         if self.samples is not None:
             return self.samples // HELD_SHARE * hold
         assert self.bytes is not None

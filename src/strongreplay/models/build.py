@@ -1,4 +1,4 @@
-"""Make a model that has learnt nothing yet: its net, its method and its views, chosen for its samples."""
+"""Make a new, untrained model: net, method and views, chosen for its samples."""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -25,7 +25,7 @@ from strongreplay.protocol import Problem, derive_generator
 def first_model(
     settings: ModelSettings, chunk: Chunk, device: torch.device, own_net: nn.Module | None = None
 ) -> Model:
-    """A model for samples like these; the chunk's labels say how many outputs it begins with."""
+    """A model for samples like these; its initial number of outputs follows from the labels of the chunk."""
     shape = tuple(chunk.inputs.shape[1:])
     mean, std = choose_moments(settings, chunk.inputs)
     if len(shape) == 3 and shape[1] != shape[2] and own_net is None:
@@ -42,7 +42,7 @@ def new_model(
     settings: ModelSettings, shape: tuple[int, ...], mean: list[float], std: list[float],
     device: torch.device, num_classes: int, capacity: int, own_net: nn.Module | None = None,
 ) -> Model:  # fmt: skip
-    """A model whose net has so many outputs; its initial weights are drawn from the seed in the settings."""
+    """A model with a given number of outputs; its initial weights are drawn from the seed in the settings."""
     seed = settings.learner.seed
     generators = {
         name: derive_generator(seed, name) for name in ("order", "views", "replayed views", "growth")
@@ -77,7 +77,7 @@ def make_method(settings: ModelSettings, net: Classifier, problem: Problem, capa
 def make_net(
     settings: ModelSettings, shape: tuple[int, ...], num_classes: int, own_net: nn.Module | None
 ) -> Classifier:
-    """The net the settings name, or a copy of the user's own with a new head."""
+    """The net that the settings name, or a copy of the user's net with a new head."""
     generator = derive_generator(settings.learner.seed, "net")
     if own_net is None:
         if settings.net.name == OWN:

@@ -1,4 +1,4 @@
-"""Checks of what a version holds before it is used: a forger can write sums that fit, too."""
+"""Checks of a version's contents before use: valid checksums do not prove that a file can be trusted."""
 
 import functools
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
 from strongreplay.errors import ConfigError, DataError, SerError
 from strongreplay.models.budget import Budget
 
-# What code raises that meets content it did not write.
+# Exceptions of code that reads invalid content.
 MISFITS = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RuntimeError)
 REMEDY = "go to another version with rollback, or put the files back from a copy"
 
@@ -42,7 +42,7 @@ class ChangeAbout(Checked):
 
 
 class About(Checked):
-    """What a version tells of itself, as `models.learn.describe` writes it."""
+    """The description of a version, as `models.learn.describe` writes it."""
 
     lesson: str
     labels: list[str | int]
@@ -70,7 +70,7 @@ class ModelPart(Checked):
 
 
 def faults_of(kind: type[Checked], content: Any) -> str:
-    """What is wrong, in words; an empty text if nothing is."""
+    """A text that lists all errors; empty if there are none."""
     try:
         kind.model_validate(content)
     except ValidationError as error:
@@ -80,7 +80,7 @@ def faults_of(kind: type[Checked], content: Any) -> str:
 
 
 def check_manifest(manifest: dict[str, Any], where: object) -> None:
-    """Refuse the manifest of a version that is no model's."""
+    """Raise a DataError if the manifest is not the manifest of a model."""
     faults = faults_of(About, manifest["about"])
     if missing := [part for part in NEEDED if part not in manifest["parts"]]:
         faults = f"no part {', '.join(missing)}"
@@ -89,7 +89,7 @@ def check_manifest(manifest: dict[str, Any], where: object) -> None:
 
 
 def check_parts(parts: dict[str, Any], where: object) -> None:
-    """Refuse settings that make no sense, before anything is allocated for them."""
+    """Raise a DataError for invalid settings, before anything is allocated for them."""
     if (model := parts.get("model")) is None:
         return
     if faults := faults_of(ModelPart, model) or misfits_of(model):
@@ -97,7 +97,7 @@ def check_parts(parts: dict[str, Any], where: object) -> None:
 
 
 def misfits_of(model: dict[str, Any]) -> str:
-    """What does not fit together in the part `model`, in words."""
+    """A text about values in the part `model` that contradict each other; empty if there are none."""
     try:
         budget = Budget.parse(str(model["plan"].get("learner", {}).get("memory")))
     except ConfigError as error:
@@ -111,7 +111,7 @@ def misfits_of(model: dict[str, Any]) -> str:
 
 
 def refuses_misfits(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """Parts that do not fit together are a DataError and no traceback."""
+    """Decorator: parts that do not fit together raise a DataError."""
 
     @functools.wraps(function)
     def call(*args: Given.args, **given: Given.kwargs) -> Result:

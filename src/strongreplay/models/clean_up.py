@@ -1,4 +1,4 @@
-"""What an update left undone that was killed after its version came into use; the next update does it."""
+"""Finish an update that was killed after its version came into use; the next update calls this."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from strongreplay.storage.checkpoints import checkpoints, read_manifest
 
 
 def stopped_update(store: VersionFolder) -> dict[str, Any] | None:
-    """The manifest of an update that was stopped and can go on; none if its result is kept already."""
+    """The manifest of a stopped update that can be resumed; None if its result is already stored."""
     found = newest_checkpoint(store)
     return None if found is None or is_done(store, found) else found
 
@@ -19,7 +19,7 @@ def newest_checkpoint(store: VersionFolder) -> dict[str, Any] | None:
     for path in checkpoints(store.folder / WORK):
         try:
             return read_manifest(path)
-        except DataError:  # a damaged one; who goes on with the update tells of it
+        except DataError:  # damaged; resuming the update reports it
             continue
     return None
 
@@ -32,7 +32,7 @@ def is_done(store: VersionFolder, manifest: dict[str, Any]) -> bool:
 
 
 def finish_last_update(store: Store) -> None:
-    """Remove the checkpoints of an update that is done, and the candidate it made obsolete."""
+    """Remove the checkpoints of a finished update, and the candidate that it made obsolete."""
     found = newest_checkpoint(store)
     if found is not None and is_done(store, found):
         files.remove(store.folder / WORK)

@@ -1,9 +1,9 @@
-"""Erasure: remove samples from every version of a model, so that no file of it holds them any more.
+"""Erasure: remove samples from every version of a model, so that none of its files holds them any more.
 
-What goes are the pixels or features, their encoded files, stored logits, and where they came from. A sample
-is named by its id, its path or its label. Samples with equal pixels go too, whatever they are called: else
-the picture would still be there. Nothing is drawn and the rest keeps its order. Weights that were trained on
-the samples stay as they are; so do copies that others made of the folder.
+It removes pixels or features, encoded files, stored logits and sources. Samples are selected by id, path or
+label. Samples with equal pixels are removed too, otherwise the image would still be stored. No random numbers
+are drawn, and the other samples keep their order. Weights that were trained on the samples do not change, and
+copies of the folder are not touched.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -37,13 +37,13 @@ OnProgress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class ErasedSamples:
-    """What is to be forgotten."""
+    """The samples to remove."""
 
     samples: dict[Origin, Remembered]
     pictures: frozenset[str]  # the digests of their pixels
-    num_copies: int  # samples that were not named but have the pixels of one that was
-    versions: tuple[str, ...]  # that hold some
-    stopped: bool  # an update was stopped, and what it keeps goes as a whole
+    num_copies: int  # samples that were not selected but have the pixels of a selected one
+    versions: tuple[str, ...]  # versions that hold some of them
+    stopped: bool  # a stopped update exists; its state is removed completely
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -52,11 +52,11 @@ class ErasedSamples:
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """What was forgotten."""
+    """The samples that were removed."""
 
     num_samples: int
     ids: tuple[int, ...]
-    versions: tuple[str, ...]  # that were changed
+    versions: tuple[str, ...]  # versions that were changed
     stopped: bool  # a stopped update was removed
 
 
@@ -77,16 +77,16 @@ def forget(
     confirm: Callable[[ErasedSamples], None] = lambda found: None,
     progress: OnProgress = lambda what, done, total: None,
 ) -> Erased:
-    """Remove the samples named in one of the ways, and all with equal pixels, from every version.
+    """Remove the selected samples, and all with equal pixels, from every version.
 
-    A source is matched as a whole, or as the folder or array file it lies in. `confirm` is told what will go
-    and may raise; until then nothing is changed.
+    `source` is the source of a sample, or the folder or array file that contains it. `confirm` is called with
+    the samples to remove and may raise; nothing is changed before that.
     """
     if not (labels or sources or ids):
         raise ConfigError("nothing is named to be forgotten; give a label, a source or an id")
-    _ = store.current  # where no model is, no lock is left
+    _ = store.current  # raises if there is no model, before a lock is created
     with store.locked():
-        with store.writing():  # what an act that was killed left unnamed is removed, even if nothing matches
+        with store.writing():  # also removes unused objects of a killed act, even if nothing matches
             pass
         found = find(store, labels, sources, ids, progress)
         confirm(found)
@@ -113,7 +113,7 @@ def find(
     ids: Collection[int],
     progress: OnProgress = lambda what, done, total: None,
 ) -> ErasedSamples:
-    """In every version and the candidate; none at all is an error."""
+    """Find the samples in every version and the candidate; if there are none, raise an error."""
     rows = all_rows(store, progress)
     texts = {str(label) for label in labels}
     named = [
@@ -123,7 +123,7 @@ def find(
     ]
     for number in ids:
         having = [row for row in rows if row.sample.id == number]
-        # Version 0.1 gave an id again after a rollback: it means the sample that the version in use lists.
+        # Version 0.1 reused ids after a rollback: an id means the sample that the version in use lists.
         named += [row for row in having if row.version == store.current] or having
     stopped = (store.folder / WORK).exists()
     if not named:
@@ -140,7 +140,7 @@ def find(
 
 
 def all_rows(store: Store, progress: OnProgress) -> list[Row]:
-    """Of every version, the one in use last."""
+    """The rows of every version; the version in use comes last."""
     rows, names = list[Row](), store.names()
     names.sort(key=lambda name: name == store.current)
     for number, name in enumerate(names):
@@ -156,7 +156,7 @@ def lies_in(source: str, place: str) -> bool:
 
 
 def without(tree: Any, found: ErasedSamples) -> Any:
-    """A part without the samples; None if it holds none of them."""
+    """A copy of a part without the samples; None if it holds none of them."""
     packed = tree["samples"]
     if packed is None:
         return None
@@ -170,7 +170,7 @@ def without(tree: Any, found: ErasedSamples) -> Any:
     samples = {"samples": take(packed, rows)}
     if "extra" not in tree:
         return tree | samples | columns
-    # The number of samples seen stays as it is: samples to come fill the free slots.
+    # The number of seen samples does not change: new samples fill the free slots.
     extra = tree["extra"] | {"num_filled": len(kept)}
     return tree | samples | {"columns": columns, "extra": extra}
 
@@ -185,13 +185,13 @@ def take(packed: Mapping[str, Any], rows: torch.Tensor) -> dict[str, Any]:
 
 
 def without_notes(about: Mapping[str, Any], sources: Collection[str]) -> dict[str, Any]:
-    """What a version tells of itself, without notes that name one of the sources."""
+    """The description of a version, without notes that name one of the sources."""
     notes = [note for note in about.get("notes", []) if not any(source in note for source in sources)]
     return dict(about) | ({"notes": notes} if "notes" in about else {})
 
 
 def remove_work(folder: Path) -> None:
-    """A stopped update keeps a memory of its own; it goes as a whole."""
+    """Remove the state of a stopped update completely, because it contains a memory."""
     if not folder.exists():
         return
     try:

@@ -1,7 +1,7 @@
-"""A net as one ONNX file, with normalisation and label names inside.
+"""Export a net as one ONNX file, including normalisation and label names.
 
-The file takes images as stored (uint8), or raw features, in batches of any size; it gives logits and
-probabilities. Before it gets its name it has answered like PyTorch, to 1e-4, in onnxruntime.
+The file takes images as stored (uint8), or raw features, in batches of any size; it returns logits and
+probabilities. It is renamed to its final name only after onnxruntime agrees with PyTorch to 1e-4.
 """
 
 import contextlib
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto
 
 PACKAGES = "onnx", "onnxscript", "onnxruntime"
-INPUTS = {3: "images", 1: "features"}  # what an input of so many dimensions is called
+INPUTS = {3: "images", 1: "features"}  # number of dimensions -> name of the input
 OUTPUTS = ["logits", "probabilities"]
-LIMIT = 1e-4  # of the difference to PyTorch, times the largest logit where that is above 1
+LIMIT = 1e-4  # largest difference to PyTorch; scaled by the largest logit if that is above 1
 BATCH_SIZES = 1, 7, 100
-MAX_BYTES = 2**31 - 2**24  # protobuf ends at 2 GiB; a little of it is not weights
+MAX_BYTES = 2**31 - 2**24  # protobuf allows 2 GiB; a small part is not weights
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written, and how far from PyTorch its logits were at most."""
+    """The written file, and the largest difference of its logits to PyTorch."""
 
     path: Path
     bytes: int
@@ -81,18 +81,18 @@ def export_onnx(
     images: Tensor | None = None,
     about: Mapping[str, str] = {},
 ) -> Exported:
-    """Write the net to `path`, or raise and leave nothing; `images` are those it is checked with."""
+    """Write the net to `path`; an error leaves no file. `images` are used for the comparison with PyTorch."""
     require_packages()
     check_settings(net, path, shape, mean, std, labels)
     samples = random_samples(shape, mean, std) if images is None or not len(images) else images
     samples = checked_samples(path, samples, shape)
-    two = cycle(samples, 2)  # the exporter takes a size of 1 for a constant
+    two = cycle(samples, 2)  # the exporter would treat a batch size of 1 as a constant
     reference = Deployed(deepcopy(net), shape, mean, std).cpu().eval()
     check_logits(path, reference, two, len(labels))
     with beside(path) as (temporary, file):
         model = build_model(path, with_plain_layers(deepcopy(reference)), two, INPUTS[len(shape)])
         properties = {
-            "labels": json.dumps(list(labels), default=int),  # the integers of numpy, too
+            "labels": json.dumps(list(labels), default=int),  # for integers of numpy
             "shape": json.dumps(list(shape)),
             "mean": json.dumps([float(value) for value in mean]),
             "std": json.dumps([float(value) for value in std]),
@@ -124,7 +124,7 @@ def check_settings(
     std: Sequence[float],
     labels: Sequence[str | int],
 ) -> None:
-    """All that can be known to be wrong before the slow part begins."""
+    """Raise for every error that can be found before the slow part."""
     tensors = [*net.parameters(), *net.buffers()]
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     length = shape[0] if shape else 0
@@ -151,7 +151,7 @@ def check_settings(
 
 
 def random_samples(shape: tuple[int, ...], mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    generator = torch.Generator().manual_seed(0)  # its own: the caller's draws stay as they are
+    generator = torch.Generator().manual_seed(0)  # the caller's generators are not touched
     size = (max(BATCH_SIZES), *shape)
     if len(shape) == 3:
         return torch.randint(256, size, dtype=torch.uint8, generator=generator)
@@ -159,7 +159,7 @@ def random_samples(shape: tuple[int, ...], mean: Sequence[float], std: Sequence[
 
 
 def checked_samples(path: Path, samples: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """On the host and of the type the file takes."""
+    """The samples on the host, after checking shape and dtype."""
     expected = f"images must be (N, {', '.join(map(str, shape))}) {'uint8' if len(shape) == 3 else 'float'}"
     if samples.shape[1:] != shape or (len(shape) == 3) != (samples.dtype == torch.uint8):
         raise DataError(
@@ -181,9 +181,9 @@ def check_logits(path: Path, reference: Deployed, samples: Tensor, num_labels: i
 
 @contextmanager
 def beside(path: Path) -> Iterator[tuple[Path, files.Writer]]:
-    """A file that gets its name at the end; one that cannot be written is found before the slow part."""
+    """A temporary file that is renamed at the end; write errors appear before the slow part."""
     try:
-        if not os.path.lexists(path.parent):  # a typing error makes no folders
+        if not os.path.lexists(path.parent):  # a mistyped path must not create folders
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path.parent))
         with files.replaced(path) as made:
             yield made
@@ -194,7 +194,7 @@ def beside(path: Path) -> Iterator[tuple[Path, files.Writer]]:
 
 
 def with_plain_layers(module: nn.Module) -> nn.Module:
-    """Every kind of linear layer as PyTorch's own: how a layer multiplies is no business of the file."""
+    """A copy whose linear layers are all plain nn.Linear, so that the file has no custom multiplication."""
     for name, layer in list(module.named_modules(remove_duplicate=False)):
         if isinstance(layer, nn.Linear) and type(layer) is not nn.Linear:
             parent, _, own = name.rpartition(".")
@@ -203,22 +203,22 @@ def with_plain_layers(module: nn.Module) -> nn.Module:
 
 
 def plain_linear(layer: nn.Linear) -> nn.Linear:
-    plain = nn.Linear(layer.in_features, layer.out_features, device="meta")  # meta: draws no weights
+    plain = nn.Linear(layer.in_features, layer.out_features, device="meta")  # meta draws no weights
     plain.weight, plain.bias = layer.weight, layer.bias
     return plain.eval()
 
 
 def build_model(path: Path, module: nn.Module, samples: Tensor, name: str) -> "ModelProto":
-    """The graph with a batch of any size, and nothing in it about the code or folders it came from."""
+    """The graph for any batch size, without stack traces or paths of this machine."""
     try:
         with quiet_exporter():
             model = trace(module, samples, name)
             if not model.graph.input[0].type.tensor_type.shape.dim[0].dim_param:
-                # To the quick tracer `len(batch)` is a constant; the strict one reads the code.
+                # The fast tracer treats `len(batch)` as a constant; the strict one reads the code.
                 batch = {0: torch.export.Dim("batch")}
                 program = torch.export.export(module, (samples,), dynamic_shapes=(batch,), strict=True)
                 model = trace(program, samples, name)
-    except Exception as error:  # a net is anybody's code, and so is what it raises
+    except Exception as error:  # a user's net may raise anything
         reason = str(error.__cause__ or error).strip().partition("\n")[0]
         raise RunError(f"{path}: this net cannot be written as ONNX ({reason}); change its layers") from error
     strip(model.graph)
@@ -235,14 +235,14 @@ def trace(net: nn.Module | torch.export.ExportedProgram, samples: Tensor, name: 
         dynamic_shapes=({0: torch.export.Dim("batch")},),
         verbose=False,
     )
-    assert program is not None  # None is the answer of the older exporter
+    assert program is not None  # only the older exporter returns None
     model: ModelProto = program.model_proto
     return model
 
 
 @contextmanager
 def quiet_exporter() -> Iterator[None]:
-    """The exporter's notes are for its own developers; what a user must know comes as an exception."""
+    """Suppress the exporter's log messages; errors are still raised as exceptions."""
     loggers = [logging.getLogger(name) for name in ("torch", "onnxscript")]
     levels = [logger.level for logger in loggers]
     try:
@@ -257,7 +257,7 @@ def quiet_exporter() -> Iterator[None]:
 
 
 def strip(graph: "GraphProto") -> None:
-    """Without the exporter's notes, which hold stack traces with the paths of whoever made the file."""
+    """Remove the exporter's metadata: stack traces with paths of this machine."""
     for part in (*graph.node, *graph.input, *graph.output, *graph.value_info, *graph.initializer, graph):
         part.ClearField("metadata_props")
         part.ClearField("doc_string")
@@ -270,14 +270,14 @@ def strip(graph: "GraphProto") -> None:
 def write_model(file: files.Writer, model: "ModelProto", properties: Mapping[str, str]) -> None:
     del model.metadata_props[:]
     for key, value in properties.items():
-        # Names of files may be no valid text, and the format allows nothing else.
+        # File names may be invalid Unicode, which the format does not allow.
         text = value.encode(errors="backslashreplace").decode()
         model.metadata_props.add(key=key, value=text)
     file.write(model.SerializeToString())
 
 
 def compare(path: Path, file: Path, reference: Deployed, samples: Tensor) -> float:
-    """The largest difference of a logit over all batches; too large a one is an error."""
+    """The largest difference of a logit over all batches; above the limit it is an error."""
     session = open_session(path, file)
     worst = 0.0
     for batch in batches(samples):
@@ -287,7 +287,7 @@ def compare(path: Path, file: Path, reference: Deployed, samples: Tensor) -> flo
         same = logits.shape == expected.shape
         difference = (logits - expected).abs().max().item() if same else math.inf
         limit = LIMIT * max(1.0, expected.abs().max().item())
-        if not difference <= limit:  # so written, it is true of numbers that are none
+        if not difference <= limit:  # `not <=` is also true for NaN
             raise RunError(
                 f"{path}: onnxruntime and PyTorch differ by {difference:.3g} in a batch of {len(batch)}, "
                 f"at most {limit:.3g} is allowed; nothing was written, use the net in PyTorch"
@@ -297,7 +297,7 @@ def compare(path: Path, file: Path, reference: Deployed, samples: Tensor) -> flo
 
 
 def batches(samples: Tensor) -> Iterator[Tensor]:
-    """Batches of all sizes, however few samples there are, and then the rest."""
+    """Batches of all sizes, with repeated samples if there are few, and then the remaining samples."""
     for size in BATCH_SIZES:
         yield cycle(samples, size)
     for start in range(BATCH_SIZES[-1], len(samples), BATCH_SIZES[-1]):
@@ -305,7 +305,7 @@ def batches(samples: Tensor) -> Iterator[Tensor]:
 
 
 def cycle(samples: Tensor, size: int) -> Tensor:
-    """So many of them, from the first again after the last."""
+    """A batch of `size` samples; after the last sample it starts again with the first."""
     return samples[torch.arange(size) % len(samples)]
 
 
@@ -313,11 +313,11 @@ def open_session(path: Path, file: Path) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors, which come as exceptions as well
+    options.log_severity_level = 3  # log errors only; they are raised as exceptions too
     options.intra_op_num_threads = torch.get_num_threads()
     try:
         return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # its exceptions have no base of their own
+    except Exception as error:  # onnxruntime has no common base class of exceptions
         raise refused(path, error) from error
 
 

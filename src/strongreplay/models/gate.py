@@ -1,4 +1,4 @@
-"""The gate: what an update did to each class, and whether it may go through."""
+"""The gate: the change of accuracy of each class by an update, and whether the update is accepted."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from strongreplay.data.user_data import Label
 
 HELD_OUT, GUARD = "held-out", "guard"
-Tally = dict[Label, tuple[int, int]]  # by class: right answers, samples
+Tally = dict[Label, tuple[int, int]]  # class -> (correct predictions, samples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Change:
     label: Label
     where: str  # HELD_OUT or GUARD
     count: int
-    before: float | None  # none: the class was not known then
+    before: float | None  # None: the class was unknown before the update
     after: float
 
     @property
@@ -31,11 +31,11 @@ class Verdict:
 
     @property
     def fallen(self) -> tuple[Change, ...]:
-        """The old classes that lost more than they may, the worst first."""
+        """The old classes whose accuracy fell by more than the limit, the worst first."""
         guarded = {change.label: change.count for change in self.changes if change.where == GUARD}
-        # Per cents of counts are not exact: a drop that equals the limit must not fail by its last digit.
+        # A rounding error must not make a drop fail that equals the limit.
         found = [change for change in self.changes if change.drop > self.max_drop + 1e-9]
-        # Where the guard set has at least as many samples of a class, it knows better.
+        # The guard set decides for a class if it has at least as many samples of it.
         found = [
             change for change in found if change.where == GUARD or change.count > guarded.get(change.label, 0)
         ]
@@ -56,7 +56,7 @@ def count_right(answers: Sequence[Label], labels: Sequence[Label]) -> Tally:
 
 
 def compare(before: Tally, after: Tally, known: Sequence[Label], where: str) -> list[Change]:
-    """Class by class; those not `known` before the update have nothing to lose."""
+    """The change of each class; classes not in `known` are new and have no accuracy before."""
     changes, known_labels = [], set(known)
     for label, (right, count) in after.items():
         earlier = 100 * before[label][0] / count if label in known_labels and label in before else None

@@ -1,4 +1,4 @@
-"""The guard: samples the user gives to judge an update by, beside those that were held out."""
+"""The guard set: samples that a user gives to judge an update, in addition to held-out samples."""
 
 from collections.abc import Collection, Iterable
 
@@ -9,7 +9,7 @@ from strongreplay.data.user_data import Chunk, Label, digests
 
 
 def usable_guard(guard: Chunk, known: Collection[Label], learnt: Iterable[Tensor]) -> tuple[Chunk, list[str]]:
-    """The guard without unknown classes, and notes on those and on samples that are learnt too."""
+    """The guard set without unknown classes, and notes about these and about samples in the training data."""
     notes = []
     foreign = sorted({str(label) for label in guard.labels if label not in known})
     if foreign:

@@ -1,4 +1,4 @@
-"""Samples that are put aside: no update learns from them, and the gate judges by them."""
+"""Held-out samples: no update trains on them, and the gate measures accuracy on them."""
 
 from dataclasses import dataclass
 
@@ -6,14 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-ENOUGH = 5  # samples of a class from which at least one is held out
+ENOUGH = 5  # a class with at least this many samples has at least one held out
 
 
 @dataclass
 class HeldOut:
     images: Tensor
     columns: Tensor  # (H,) int64: the class of each
-    keys: Tensor  # (H,) float64, drawn once for each sample; within a class the lowest stay
+    keys: Tensor  # (H,) float64, drawn once for each sample; the lowest keys of a class stay
     ids: Tensor  # (H,) int64
 
     def __len__(self) -> int:
@@ -43,7 +43,7 @@ def no_samples(shape: tuple[int, ...]) -> HeldOut:
 
 
 def choose_held_out(columns: Tensor, share: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """(N,) which samples to hold out, a share of each class, and the keys drawn for all of them."""
+    """(N,) mask of the samples to hold out, a share of each class, and the keys drawn for all samples."""
     keys = torch.rand(len(columns), dtype=torch.float64, generator=generator)
     sizes = columns.bincount()
     counts = (sizes * share).round().long()
@@ -52,7 +52,7 @@ def choose_held_out(columns: Tensor, share: float, generator: torch.Generator) -
 
 
 def ranks(columns: Tensor, keys: Tensor) -> Tensor:
-    """(N,) the place of each sample in its class, by key."""
+    """(N,) the rank of each sample's key in its class."""
     order = np.lexsort((keys.numpy(), columns.numpy()))
     sizes = np.bincount(columns.numpy()) if len(columns) else np.empty(0, np.int64)
     starts = np.repeat(np.cumsum(sizes) - sizes, sizes)

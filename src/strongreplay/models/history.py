@@ -1,7 +1,7 @@
-"""History of a kept model: a signed line for every act that was done, and the act under way.
+"""History of a kept model: a line with a checksum for every finished act, and the act in progress.
 
-`history.jsonl` has a line for each act, with the version in use after it. `pending.json` is the act that a
-writer is at. If the writer is killed, the next one finishes the act or takes it back, as `pending.json` says.
+`history.jsonl` has a line for each act, with the version in use after it. `pending.json` describes the act in
+progress. If its process is killed, the next writer uses `pending.json` to finish or undo the act.
 """
 
 import contextlib
@@ -18,12 +18,12 @@ Line = dict[str, Any]
 Tell = Callable[[str], None]
 
 
-def silent(text: str) -> None:
-    """Ignore what is told."""
+def ignore(message: str) -> None:
+    """Do nothing with a message."""
 
 
 def checked_line(data: bytes, where: str) -> Line:
-    """A line that says when which act was done and which version was in use after it."""
+    """Parse and check a line: time, act, and the version in use after it."""
     line = checked(data, where)
     version = line.get("version")
     if not (isinstance(line.get("when"), str) and isinstance(line.get("act"), str)) or not (
@@ -39,8 +39,8 @@ class History:
     def __init__(self, folder: Path) -> None:
         self.lines, self.pending = folder / "history.jsonl", folder / "pending.json"
 
-    def read(self, tell: Tell = silent) -> list[Line]:
-        """The whole lines, oldest first; `tell` is called with a sentence about each damaged one."""
+    def read(self, tell: Tell = ignore) -> list[Line]:
+        """The complete lines, oldest first; `tell` is called with a message about each damaged one."""
         *lines, torn = self.read_bytes().split(b"\n")
         found = []
         for number, line in enumerate(lines, 1):
@@ -48,7 +48,7 @@ class History:
                 found.append(checked_line(line, f"{self.lines}, line {number}"))
             except DataError as error:
                 tell(str(error))
-        if torn:  # by a kill, or by a full disk
+        if torn:  # by a kill or a full disk
             tell(f"{self.lines}: the last line is cut off; the next update takes it away")
         return found
 
@@ -56,31 +56,31 @@ class History:
         exists = os.path.lexists(self.lines)
         return files.read_bytes(self.lines, files.MAX_JSON, REMEDY) if exists else b""
 
-    def mend(self) -> None:
+    def remove_torn_line(self) -> None:
         """Remove a last line that is cut off."""
         data = self.read_bytes()
         if data and not data.endswith(b"\n"):
             files.truncate(self.lines, data.rfind(b"\n") + 1)
 
     def append(self, act: Line, version: str | None) -> None:
-        """Add a line about an act that is done."""
+        """Add a line about a finished act."""
         files.append(self.lines, signed({"when": now(), **act, "version": version}) + b"\n")
 
     def write_once(self, line: Line) -> None:
-        """Add the line of the act under way, unless a writer that was killed did so already."""
+        """Add the line of the act in progress, unless a killed writer has added it already."""
         found = self.read()
         if not (found and same(found[-1], line)):
             files.append(self.lines, signed(line) + b"\n")
 
     def begin(self, act: Line, version: str, *, new: bool, takes_candidate: bool) -> None:
-        """Write what is about to be done."""
+        """Write the act that begins now to `pending.json`."""
         line = {"when": now(), **act, "version": version}
         files.write_bytes(
             self.pending, signed({"line": line, "new": new, "takes_candidate": takes_candidate})
         )
 
     def under_way(self) -> Line | None:
-        """The act that a writer is at, or was when it was killed."""
+        """The act in progress, or the one of a killed writer."""
         with contextlib.suppress(DataError):
             act = {"new": False, "takes_candidate": False} | read_signed(self.pending)
             if isinstance(act.get("line"), dict) and is_name(act["line"].get("version")):
@@ -91,6 +91,6 @@ class History:
         files.remove(self.pending)
 
     def verify(self) -> None:
-        """Raise a DataError if the act under way is damaged."""
+        """Raise a DataError if `pending.json` is damaged."""
         if os.path.lexists(self.pending):
             read_signed(self.pending)

@@ -1,4 +1,4 @@
-"""Which column of the net's outputs stands for a label. Columns are never re-ordered."""
+"""Which column of the net's outputs belongs to a label. Columns are never reordered."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from strongreplay.errors import DataError
 
 
 def with_new_labels(known: Sequence[Label], arriving: Sequence[Label]) -> list[Label]:
-    """The known labels and then the new ones, sorted: the order of a folder or an array does not matter."""
+    """The known labels, then the new ones, sorted, so that the order of the data does not matter."""
     check_kinds([*known, *arriving])
     new = set(arriving) - set(known)
     return [*known, *sorted(new, key=lambda label: (isinstance(label, str), label))]
@@ -28,7 +28,7 @@ def check_all_known(fixed: Sequence[Label], arriving: Sequence[Label]) -> None:
 
 
 def check_kinds(labels: Sequence[Label]) -> None:
-    """Refuse 1 and "1" side by side: a person takes them for one class, a program for two."""
+    """Refuse 1 together with "1": they look like one class but would be two."""
     texts = {label for label in labels if isinstance(label, str)}
     twice = [label for label in labels if not isinstance(label, str) and str(label) in texts]
     if twice:

@@ -1,7 +1,7 @@
-"""learn: updates a model that is kept in a folder with new data. What `ser learn` does.
+"""learn: updates a model in a folder with new data. `ser learn` calls it.
 
-The state of the training is kept in the store's `work` folder every minute, so an update that was killed
-continues when it is asked for again. The version in use changes only when a new one is whole and has passed.
+Every minute a checkpoint is written to the store's `work` folder, so that repeating the command resumes a
+killed update. The version in use changes only after a new one is complete and has passed the gate.
 """
 
 import time
@@ -29,12 +29,12 @@ from strongreplay.storage.records import fingerprint
 from strongreplay.training.events import Listener, Listeners
 from strongreplay.training.trainer import report_loading
 
-MAX_DROP = 10.0  # points; with the few samples a small memory holds, one wrong answer more must not count
+MAX_DROP = 10.0  # points; with the few samples of a small memory, one more error must not matter
 
 
 @dataclass(frozen=True, slots=True)
 class LearnRequest:
-    """What is to be learnt, and how."""
+    """The data to learn, and the options."""
 
     data: object
     guard: object = None
@@ -42,15 +42,15 @@ class LearnRequest:
     side: int | None = None
     channels: int | None = None
     max_drop: float = MAX_DROP
-    accept: bool = False  # whatever the gate says
-    again: bool = False  # learn what was learnt last once more
-    restart: bool = False  # forget an update that was stopped
-    keep: int = 10  # versions
+    accept: bool = False  # ignore the gate
+    again: bool = False  # learn the same data again
+    restart: bool = False  # discard a stopped update
+    keep: int = 10  # number of versions
 
 
 @dataclass(frozen=True, slots=True)
 class LearnOutcome:
-    """A version, new or already there, or none if the update was refused."""
+    """The new version, or one with the same data, or None if the update was refused."""
 
     version: Version | None
     report: Report | None
@@ -60,7 +60,7 @@ class LearnOutcome:
 def learn(
     folder: Path, order: LearnRequest, device: torch.device, listeners: Iterable[Listener] = ()
 ) -> LearnOutcome:
-    """One update of the model kept in a folder, which is made by the first."""
+    """Update the model in a folder; the first update creates it."""
     store = Store(folder)
     with store.locked():
         finish_last_update(store)
@@ -145,7 +145,7 @@ class StoredUpdate:
         return f"{samples} of {classes}, {len(new)} of them new{named}"
 
     def waiting(self, judged_by: str | None) -> LearnOutcome | None:
-        """The same update was refused before, by the same guard: it is not learnt a second time."""
+        """The outcome of the same update if it was refused before with the same guard set; else None."""
         if CANDIDATE not in self.store.names():
             return None
         candidate, _ = self.store.read(CANDIDATE, parts=())
@@ -166,7 +166,7 @@ def source_of(data: object) -> str:
 
 
 def describe(model: Model, chunk: Chunk, report: Report, lesson: str, seconds: float) -> dict[str, Any]:
-    """What a version tells of itself without being loaded."""
+    """The description of a version, which can be read without loading it."""
     samples: dict[Any, int] = {}
     for label in chunk.labels:
         samples[label] = samples.get(label, 0) + 1
@@ -194,7 +194,7 @@ def describe(model: Model, chunk: Chunk, report: Report, lesson: str, seconds: f
 
 
 def verdict_of(about: Mapping[str, Any], max_drop: float | None = None) -> Verdict:
-    """The verdict on an update, as its version tells; by another limit if one is given."""
+    """The verdict on an update, from its description; `max_drop` replaces the limit."""
     changes = tuple(Change(**change) for change in about["changes"])
     limit = about["max_drop"] if max_drop is None else max_drop
     return Verdict(changes, inf if limit is None else limit)

@@ -1,4 +1,4 @@
-"""Load a version of a kept model to answer with."""
+"""Load a version of a kept model for prediction."""
 
 import torch
 
@@ -8,6 +8,6 @@ from strongreplay.models.store import Store, Version
 
 
 def load_model(store: Store, name: str | None, device: torch.device) -> tuple[Version, Model]:
-    """A version, or the one in use, with the parts it needs to answer and no others."""
+    """A version, by default the one in use, with only the parts needed for prediction."""
     version, parts = store.read(name, TO_ANSWER)
     return version, model_of(parts, device)

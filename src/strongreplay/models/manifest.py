@@ -1,4 +1,4 @@
-"""Manifests of a kept model: what a version says of itself, as one line of JSON with a sum of its own."""
+"""Manifests of a kept model: the description of a version, as one line of JSON with a checksum."""
 
 import json
 import re
@@ -22,7 +22,7 @@ Manifest = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What a manifest says of its version; a candidate has the number 0."""
+    """A version as its manifest describes it; a candidate has the number 0."""
 
     name: str
     number: int
@@ -32,7 +32,7 @@ class Version:
     path: Path
     parts: tuple[str, ...]
     size: int  # bytes of its objects
-    own_size: int | None = None  # bytes that nothing else uses; only `Store.versions` knows
+    own_size: int | None = None  # bytes that no other version uses; only set by `Store.versions`
 
 
 def version_of(manifest: Manifest, path: Path) -> Version:
@@ -43,7 +43,7 @@ def version_of(manifest: Manifest, path: Path) -> Version:
 
 
 def objects_of(manifest: Manifest) -> dict[str, int]:
-    """The objects a version needs and their bytes."""
+    """The objects of a version and their sizes in bytes."""
     entries = manifest["parts"].values()
     return {entry["object"]: entry["bytes"] for entry in entries if entry["object"]}
 
@@ -57,18 +57,18 @@ def number_of(name: str) -> int:
 
 
 def is_name(value: object) -> bool:
-    """Whether it is the name of a version, such as v12."""
+    """Whether the value is the name of a version, such as v12."""
     return isinstance(value, str) and bool(NAME.fullmatch(value))
 
 
 def same(first: dict[str, Any], second: dict[str, Any]) -> bool:
-    """Whether two are written alike; NaN is not equal to itself, its text is."""
+    """Whether two dicts have the same JSON text, so that NaN equals NaN."""
     return manifest_sum(first) == manifest_sum(second)
 
 
 def signed(content: dict[str, Any]) -> bytes:
-    """One line of JSON with a sum of its own."""
-    content = json.loads(json.dumps(content))  # keys as they will be read, or the sum would not fit
+    """One line of JSON with a checksum."""
+    content = json.loads(json.dumps(content))  # convert keys to text, as a reader of the checksum sees them
     data = json.dumps(content | {"sum": manifest_sum(content)}, separators=(",", ":")).encode()
     if len(data) > MAX_JSON:
         raise RunError(
@@ -78,7 +78,7 @@ def signed(content: dict[str, Any]) -> bytes:
 
 
 def checked(data: bytes, where: object) -> dict[str, Any]:
-    """What was signed, without its sum; anything else is a DataError that names the place."""
+    """The inverse of `signed`; anything else is a DataError that names `where`."""
     try:
         content = parse_json(data)
         number, whole = content.get("format", FORMAT), content["sum"] == manifest_sum(content)
@@ -97,7 +97,7 @@ def read_signed(file: Path) -> dict[str, Any]:
 
 
 def read_manifest(file: Path, name: str) -> Manifest:
-    """The manifest of that version; anything else is a DataError that names the file."""
+    """Read the manifest of a version; anything else is a DataError that names the file."""
     manifest = read_signed(file)
     number = 0 if name == CANDIDATE else number_of(name)
     try:

@@ -1,4 +1,4 @@
-"""What a version keeps, sample by sample: those it replays and those it is judged by; no net is built."""
+"""The samples of a version, replayed and held-out ones, read without building a net."""
 
 import io
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,34 +16,34 @@ from strongreplay.models.check import refuses_misfits
 from strongreplay.models.samples import Origin
 from strongreplay.models.store import Store, Version
 
-KINDS = {"memory": "replay", "held": "held-out"}  # the parts that hold samples, and what for
+KINDS = {"memory": "replay", "held": "held-out"}  # the parts that hold samples -> their use
 
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """A row of the memory or of the held-out samples; a sample may be stored in several rows."""
+    """A row of the memory or of the held-out samples; one sample can have several rows."""
 
     id: int
     label: Label
     source: str
     lesson: int  # from 1
     kind: str  # replay or held-out
-    bytes: int  # with what is kept beside it, such as stored logits
+    bytes: int  # including further columns, such as stored logits
 
 
 def read_parts(
     store: Store, name: str | None, wanted: Iterable[str] = ("model", *KINDS)
 ) -> tuple[Version, dict[str, Any]]:
-    """A version, and those of the wanted parts that it has: not every method has a memory."""
+    """A version and the requested parts, as far as it has them: not every method has a memory."""
     if not store.names():
-        _ = store.current  # says so where no model is
+        _ = store.current  # raises if there is no model
     held = store.read(name, parts=())[0].parts
     return store.read(name, parts=[part for part in wanted if part in held])
 
 
 @refuses_misfits
 def samples_of(parts: Mapping[str, Any]) -> list[Remembered]:
-    """All rows in stored order: first what is replayed, then what is held out."""
+    """All rows in stored order: first replayed samples, then held-out ones."""
     return [sample for part in KINDS for sample in samples_in(part, parts)]
 
 
@@ -61,7 +61,7 @@ def samples_in(part: str, parts: Mapping[str, Any]) -> Iterator[Remembered]:
 
 
 def row_columns(tree: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors that have a row for each sample of a part."""
+    """The tensors of a part that have a row for each sample."""
     if "extra" in tree:  # a memory
         columns: dict[str, Tensor] = tree["columns"]
         return columns
@@ -76,7 +76,7 @@ def image_sizes(packed: Mapping[str, Any]) -> list[int]:
 
 
 def images_of(packed: Mapping[str, Any] | None) -> Tensor:
-    """The samples of a part themselves."""
+    """The decoded images, or features, of a part."""
     if packed is None:
         return torch.empty(0, 0)
     if "images" in packed:
@@ -108,14 +108,14 @@ def origins_in(parts: Mapping[str, Any]) -> list[Origin]:
 
 
 def digests_of(parts: Mapping[str, Any]) -> list[str]:
-    """The SHA-256 of each sample's bytes, in the order of `samples_of`; equal pictures have equal ones."""
+    """The SHA-256 of each sample's bytes, in the order of `samples_of`; equal images have equal digests."""
     return digests(all_images(parts))
 
 
 def first_free_id(store: Store) -> int:
-    """An id from which on no sample of any version has one: after a rollback no id is given again."""
+    """An id larger than all ids in any version, so that ids are not reused after a rollback."""
     numbers = [1]
     for name in store.names():
-        with suppress(DataError):  # a damaged version can't be read, but the others go on
+        with suppress(DataError):  # skip a damaged version
             numbers.append(store.read(name, parts=["model"])[1]["model"]["next_id"])
     return max(numbers)

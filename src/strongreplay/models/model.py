@@ -1,4 +1,4 @@
-"""Model: a classifier that is kept up to date, with all that a later update needs."""
+"""Model: a classifier that is kept up to date, with everything that a later update needs."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Model:
     shape: tuple[int, ...]
     mean: list[float]
     std: list[float]
-    labels: list[Label]  # by column, never re-ordered
+    labels: list[Label]  # by column, never reordered
     method: Method
     generators: dict[str, torch.Generator]
     held: HeldOut
@@ -34,7 +34,7 @@ class Model:
     view: View  # of training images
     lessons: int = 0
     next_id: int = 1  # the id of the next sample that arrives
-    whole: bool = True  # False: it can answer, but not learn
+    whole: bool = True  # False: it can predict, but not learn
 
     @property
     def memory(self) -> Any:
@@ -43,7 +43,7 @@ class Model:
 
     @property
     def head_size(self) -> int:
-        """Outputs of the net: one for each label, and those in reserve."""
+        """Number of outputs of the net: one for each label, and the reserve."""
         return cast(Classifier, self.method.net).head.out_features
 
     @property
@@ -51,7 +51,7 @@ class Model:
         return plain_view(self.settings, self.shape, self.mean, self.std)
 
     def kept_samples(self) -> list[tuple[Tensor, Tensor]]:
-        """(images, ids) of the replayed samples, then of those held out; without a copy."""
+        """(images, ids) of the replayed samples, then of the held-out ones; not copied."""
         memory = self.memory
         replayed = [(memory.rows.images, memory.ids)] if memory is not None and len(memory) else []
         return [*replayed, (self.held.images, self.held.ids)]
@@ -61,7 +61,7 @@ class Model:
         return torch.cat(list(self.score_batches(inputs)))
 
     def answers(self, inputs: Tensor, on_batch: Callable[[int], None] = lambda count: None) -> list[Label]:
-        """The likeliest label of each; logits are held for one batch at a time, as classes may be many."""
+        """The most likely label of each sample; one batch of logits is in memory at a time."""
         found: list[Label] = []
         for logits in self.score_batches(inputs):
             found += [self.labels[column] for column in logits.argmax(1).tolist()]

@@ -1,4 +1,4 @@
-"""What older versions of the package wrote, brought into today's form while it is read."""
+"""Convert states that older versions of the package wrote, while they are read."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,8 +12,8 @@ from strongreplay.data.user_data import digests
 def with_ids(method_state: dict[str, Any], known: Iterable[tuple[Tensor, Tensor]]) -> dict[str, Any]:
     """The state of a method whose memory has ids.
 
-    Version 0.1 wrote none for an update that was stopped. Each row is one of the `known` samples, which are
-    pairs of images and ids, and is found among them by its pixels. Unused rows get -1.
+    Version 0.1 wrote no ids for a stopped update. Each row is one of the `known` samples, which are pairs of
+    images and ids; the row's pixels decide which one. Unused rows get -1.
     """
     if "memory.images" not in method_state or "memory.ids" in method_state:
         return method_state

@@ -1,7 +1,7 @@
-"""A model taken apart into what a store keeps of a version, and put together again.
+"""Split a model into the parts that a store writes, and build it from them again.
 
-The parts are `model` (settings, labels, generators), `net`, `old_net`, `method` (what else the method owns),
-`memory` (samples to replay) and `held` (samples to judge by). Three of them are enough to answer.
+The parts are `model` (settings, labels, generators), `net`, `old_net`, `method` (other state of the method),
+`memory` (samples to replay) and `held` (held-out samples). Prediction needs three of them.
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ def parts_of(model: Model) -> Parts:
 
 
 def sample_parts(model: Model) -> Parts:
-    """Held-out samples and, where the method has one, the memory."""
+    """The held-out samples and, if the method has one, the memory."""
     held, memory = model.held, model.memory
     samples = model.samples.pack(held.images, held.ids)
     parts: Parts = {"held": {"samples": samples, "columns": held.columns, "keys": held.keys}}
@@ -57,14 +57,14 @@ def sample_parts(model: Model) -> Parts:
 
 
 def sample_bytes(model: Model) -> dict[str, int]:
-    """What replayed and held-out samples take on disk."""
+    """Bytes of replayed and held-out samples on disk."""
     parts = sample_parts(model)
     return {name: tree_bytes(part) - tree_bytes(part.get("extra")) for name, part in parts.items()}
 
 
 @refuses_misfits
 def model_of(parts: Mapping[str, Any], device: torch.device, own_net: nn.Module | None = None) -> Model:
-    """The inverse of `parts_of`; without memory and held-out samples it can only answer."""
+    """The inverse of `parts_of`; without memory and held-out samples the model can only predict."""
     about = parts["model"]
     settings, labels, shape = (
         make_settings(flatten(about["plan"])),
@@ -93,7 +93,7 @@ def model_of(parts: Mapping[str, Any], device: torch.device, own_net: nn.Module 
 
 
 def memory_state(model: Model, part: Mapping[str, Any]) -> dict[str, Any]:
-    """The memory's entries of a state dict; their columns have as many rows as the memory has room for."""
+    """The memory's entries of a state dict; each column has as many rows as the memory's capacity."""
     state: dict[str, Any] = {"memory._extra_state": part["extra"]}
     if part["samples"] is None:
         return state
@@ -105,7 +105,7 @@ def memory_state(model: Model, part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def split_prefix(state: dict[str, Any], prefix: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The entries whose names begin with the prefix, without it; and the rest."""
+    """The entries whose names begin with the prefix, which is cut off, and the other entries."""
     inside = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
     return inside, {key: value for key, value in state.items() if not key.startswith(prefix)}
 

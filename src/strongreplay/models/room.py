@@ -1,4 +1,4 @@
-"""How many samples a model has room for, and what leaves when there are more."""
+"""How many samples a model can keep, and which ones are dropped if there are more."""
 
 import torch
 
@@ -7,13 +7,13 @@ from strongreplay.models.model import Model
 from strongreplay.models.parts import sample_bytes
 from strongreplay.sampling import draw_distinct
 
-HELD_BYTES = 16  # of a held-out sample beside its image: its class and its key
+HELD_BYTES = 16  # of a held-out sample in addition to its image: class and key
 
 
 def make_room(model: Model, image_bytes: int) -> int:
-    """Set the capacity of the memory to what the budget allows now; returns how many may be held out.
+    """Set the capacity of the memory to the current budget; returns the limit of held-out samples.
 
-    The memory knows what a row takes beside its image. Vectors that grow with the head take more each time.
+    The memory knows the bytes of a row without its image. They grow with the head if logits are stored.
     """
     budget, hold, memory = model.settings.budget, model.settings.learner.val > 0, model.memory
 
@@ -35,7 +35,7 @@ def resize(model: Model, capacity: int) -> None:
 
 
 def drop_rows_over_budget(model: Model, generator: torch.Generator) -> None:
-    """Encoded images differ in size: rows leave at random until all are within the budget."""
+    """Drop random rows until all fit the budget; needed because encoded images differ in size."""
     limit, memory = model.settings.budget.bytes, model.memory
     if limit is None or model.settings.learner.store == "raw" or memory is None:
         return

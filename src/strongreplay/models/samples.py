@@ -1,7 +1,7 @@
-"""The samples a model keeps: the id of each, where it came from, and the file its image was encoded as.
+"""The samples that a model keeps: id, origin and encoded image of each.
 
-Every sample of a chunk gets an id when it arrives, and two copies of one picture get two. The memory and the
-held-out samples carry the ids beside their rows; on disk each row has its origin, which begins with the id.
+Every sample of a chunk gets a new id; two copies of one image get two. The memory and the held-out samples
+have a column of ids; on disk each row has its origin, which begins with the id.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ from torch import Tensor
 from strongreplay.data import codec
 from strongreplay.data.user_data import Chunk, Label
 
-NUM_PROBED = 200  # images that are encoded to learn how many bytes one takes
+NUM_PROBED = 200  # images that are encoded to estimate the bytes of one
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +29,15 @@ class Origin:
 
 @dataclass
 class SampleIndex:
-    """What is known of each sample beside its row, by id."""
+    """Origin and encoded image of each sample, by id."""
 
     store: codec.Codec  # how images are kept on disk
     shape: tuple[int, ...]
     origins: dict[int, Origin] = field(default_factory=dict)
-    files: dict[int, bytes] = field(default_factory=dict)  # so that no image is encoded twice
+    files: dict[int, bytes] = field(default_factory=dict)  # encoded images, so that none is encoded twice
 
     def pack(self, images: Tensor, ids: Tensor) -> dict[str, Any]:
-        """Rows as a version keeps them: pixels or encoded files, and the origin of each."""
+        """Rows in the form that a version stores: pixels or encoded files, and the origin of each."""
         numbers = ids.tolist()
         packed: dict[str, Any] = {"origins": [list(astuple(self.origins[number])) for number in numbers]}
         if self.store == "raw":
@@ -49,7 +49,7 @@ class SampleIndex:
         return packed | {"files": files, "lengths": lengths}
 
     def unpack(self, packed: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-        """The images and ids of packed rows; their origins and files are known from now on."""
+        """The images and ids of packed rows; adds their origins and files to the index."""
         origins = [Origin(*entry) for entry in packed["origins"]]
         self.origins |= {origin.id: origin for origin in origins}
         ids = torch.tensor([origin.id for origin in origins], dtype=torch.int64)
@@ -60,7 +60,7 @@ class SampleIndex:
         return codec.decode(files, self.shape), ids
 
     def apply_loss(self, images: Tensor, ids: Tensor) -> None:
-        """Replace new images by what JPEG leaves of them, so that a model in use equals a loaded one."""
+        """Replace new images by their JPEG-compressed form, so that the model equals one loaded from disk."""
         if self.store != "jpeg":
             return
         rows = [row for row, number in enumerate(ids.tolist()) if number not in self.files]
@@ -70,13 +70,13 @@ class SampleIndex:
             self.files |= dict(zip(ids[rows].tolist(), files, strict=True))
 
     def keep_only(self, ids: Iterable[int]) -> None:
-        """Drop what is known of all other samples."""
+        """Remove all other samples from the index."""
         kept = set(ids)
         self.origins = {number: origin for number, origin in self.origins.items() if number in kept}
         self.files = {number: data for number, data in self.files.items() if number in kept}
 
     def image_bytes(self, images: Tensor) -> int:
-        """The bytes that one of these images takes on disk; of encoded ones the mean."""
+        """The bytes of one of these images on disk; the mean if they are encoded."""
         if self.store == "raw":
             return images[0].nbytes
         files = codec.encode(images[:NUM_PROBED], self.store)

@@ -1,4 +1,4 @@
-"""The settings of a kept model, validated once; some of them may change with a later update."""
+"""The settings of a kept model, validated once; some can be changed by a later update."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from strongreplay.training.settings import NetConfig, Section, TrainConfig, buil
 
 OWN = "own"  # the name of a net that is not in NETS: the user passes it to `Learner`
 DEFAULTS: dict[str, Any] = {"train.lr": 0.03, "train.epochs": 20}
-# Chunks are small and so is the learning rate; SER's consistency has a larger weight here than in runs.
+# Chunks are small, so the learning rate is small; SER's consistency terms have larger weights than in runs.
 DEFAULTS_OF: dict[str, dict[str, Any]] = {"ser": {"method.alpha": 0.5}}
-CHANGEABLE = ("learner.memory", "learner.val", "train.")  # what a later update may set anew
+CHANGEABLE = ("learner.memory", "learner.val", "train.")  # settings that a later update can change
 
 
 class LearnerConfig(Section):
@@ -66,11 +66,11 @@ class ModelSettings:
 
     def to_dict(self) -> dict[str, Any]:
         names = ("learner", "method", "net", "train")
-        # How many samples a method keeps follows from the budget.
+        # The budget decides how many samples a method keeps.
         return {name: getattr(self, name).model_dump(mode="json", exclude={"memory_size"}) for name in names}
 
     def changed(self, settings: Mapping[str, Any]) -> "ModelSettings":
-        """With other settings for later updates; those that the net and the method were made with stay."""
+        """A copy with other settings for later updates; settings of the net and the method cannot change."""
         held, method = flatten(self.to_dict()), settings.get("learner.method", self.learner.method)
         if method != self.learner.method:  # checked first: another method has other settings
             raise ConfigError(fixed_as("learner.method", self.learner.method, method))

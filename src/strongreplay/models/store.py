@@ -1,7 +1,7 @@
-"""Store: the acts that change the versions of a kept model, each whole or not at all.
+"""Store: the acts that change the versions of a kept model; each is atomic.
 
-Nothing counts before `current` is replaced: one that is killed leaves the last version in use and whole, and
-the next act finishes what it was at or takes it back. A writer holds `locked()` around all it does.
+An act takes effect when `current` is replaced. If it is killed before that, the last version stays in use and
+complete, and the next act finishes or undoes it. A writer must hold `locked()` during an act.
 """
 
 import contextlib
@@ -34,29 +34,29 @@ __all__ = ["CANDIDATE", "WORK", "Store", "Version"]
 
 
 class Store(VersionFolder):
-    """The versions in a folder, which need not be there before the first `commit`."""
+    """The versions in a folder; the first `commit` creates the folder."""
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other writers off; a folder with other things in it is refused before anything is written."""
+        """Lock the folder against other writers; a folder with foreign files is refused first."""
         self.refuse_strangers()
         with lock.locked(self.folder):
             yield
 
     def commit(self, parts: Mapping[str, Tree], about: dict[str, Any], act: dict[str, Any]) -> Version:
-        """Write the next version whole, then put it in use."""
+        """Write the next version completely, then put it in use."""
         with self.writing():
             return self.announce(self.draft(parts, about), act)
 
     def stage(self, parts: Mapping[str, Tree], about: dict[str, Any], act: dict[str, Any]) -> None:
-        """Keep a refused update aside, in place of the one before it."""
+        """Store a refused update as the candidate; it replaces the last candidate."""
         with self.writing():
             files.write_bytes(self.candidate, signed(self.draft(parts, about)))
             self.acts.append(act, self.peek())
             self.sweep()
 
     def accept(self, act: dict[str, Any]) -> Version:
-        """The candidate becomes the next version, if what it was learnt from is still in use."""
+        """Make the candidate the next version, if its parent is still in use."""
         with self.writing():
             manifest = self.manifest(CANDIDATE)
             if manifest["parent"] != self.parent():
@@ -69,11 +69,11 @@ class Store(VersionFolder):
             return self.announce(manifest, act, takes_candidate=True)
 
     def drop_candidate(self) -> None:
-        """Forget the refused update, if there is one."""
+        """Remove the candidate, if there is one."""
         with self.writing():
             if os.path.lexists(self.candidate):
                 files.remove(self.candidate)
-                files.sync_folder(self.folder)  # first the manifest is gone for good, then what it names
+                files.sync_folder(self.folder)  # the manifest must be gone before its objects are
                 self.sweep()
 
     def rollback(self, name: str, act: dict[str, Any]) -> Version:
@@ -87,7 +87,7 @@ class Store(VersionFolder):
             return self.version_of(manifest)
 
     def prune(self, keep: int) -> list[str]:
-        """Forget all but the newest `keep`, the one in use and its parent; the names of those forgotten."""
+        """Remove all but the newest `keep`, the one in use and its parent; returns the removed names."""
         if keep < 1:
             raise ConfigError(f"keep: {keep} versions; keep at least 1")
         with self.writing():
@@ -96,7 +96,7 @@ class Store(VersionFolder):
             if parent := found.get(self.current, {}).get("parent"):
                 kept.append(parent)
             newest = max(number_of(name) for name in kept)
-            # A damaged one goes too, unless it is newer than all that are whole
+            # Damaged versions are removed too, unless they are newer than all complete ones.
             gone = [name for name in self.files() if name not in kept and number_of(name) < newest]
             for name in gone:
                 files.remove(self.path_of(name))
@@ -111,12 +111,12 @@ class Store(VersionFolder):
         part_names: Iterable[str],
         change: Callable[[Tree], Tree | None],
         act: dict[str, Any],
-        retell: Callable[[dict[str, Any]], dict[str, Any]] = lambda about: about,
+        redescribe: Callable[[dict[str, Any]], dict[str, Any]] = lambda about: about,
     ) -> list[str]:
-        """Change those parts in every version and the candidate and remove what only the old ones used.
+        """Change these parts in every version and the candidate, and remove objects that are no longer used.
 
-        `change` gives none for a part that may stay, `retell` what a version tells of itself from now on;
-        what a killed call left undone, the next one does.
+        `change` returns the new part, or None to keep it; `redescribe` returns the new description of a
+        version. If a call is killed, the next one finishes it.
         """
         wanted, known, changed = set(part_names), dict[str, Entry](), list[str]()
         with self.writing():
@@ -124,11 +124,11 @@ class Store(VersionFolder):
                 parts = manifest["parts"]
                 for part in wanted & set(parts):
                     key = json.dumps(parts[part])
-                    if key not in known:  # versions share parts: each is changed once
+                    if key not in known:  # versions share parts; each part is changed once
                         tree = change(self.objects.load(parts[part], self.path_of(name)))
                         known[key] = parts[part] if tree is None else self.objects.keep(tree)
                     parts = parts | {part: known[key]}
-                rewritten = manifest | {"parts": parts, "about": retell(manifest["about"])}
+                rewritten = manifest | {"parts": parts, "about": redescribe(manifest["about"])}
                 if not same(rewritten, manifest):
                     files.sync_folder(self.objects.folder)
                     files.write_bytes(self.path_of(name), signed(rewritten))
@@ -146,7 +146,7 @@ class Store(VersionFolder):
 
     @contextmanager
     def writing(self, sweep: bool = True) -> Iterator[None]:
-        """Around every act: first what a killed one left is cleared; an error of the disk is a RunError."""
+        """Around every act: finish or undo a killed act first, and turn an OSError into a RunError."""
         try:
             self.refuse_strangers()
             self.settle()
@@ -164,10 +164,10 @@ class Store(VersionFolder):
             ) from None
 
     def settle(self) -> None:
-        """Finish the act a killed process was at, if its version came into use, or take it back."""
+        """Finish the act of a killed process if its version came into use; otherwise undo it."""
         for folder in (self.folder, self.objects.folder, self.manifests):
             files.clear_leftovers(folder)
-        self.acts.mend()
+        self.acts.remove_torn_line()
         if (act := self.acts.under_way()) and self.is_in_use(act["line"]["version"]):
             self.finish(act)
         if name := self.unannounced():
@@ -176,14 +176,14 @@ class Store(VersionFolder):
         self.acts.end()
 
     def sweep(self) -> None:
-        """Remove the objects that no manifest names; a damaged manifest might name any, then all stay."""
+        """Remove the objects that no manifest names; if a manifest is damaged, keep all."""
         faults: list[str] = []
         named = {key for one in self.readable(faults.append).values() for key in objects_of(one)}
         if not faults:
             self.objects.sweep(named)
 
     def draft(self, parts: Mapping[str, Tree], about: dict[str, Any]) -> Manifest:
-        """The manifest of a candidate whose objects are on disk."""
+        """Write the objects of a candidate and return its manifest."""
         for folder in (self.objects.folder, self.manifests):
             files.make_folder(folder)
         manifest = {
@@ -209,23 +209,23 @@ class Store(VersionFolder):
     def switch(
         self, name: str, act: dict[str, Any], new: bytes | None = None, takes_candidate: bool = False
     ) -> None:
-        """Put a version in use; before `current` is replaced nothing has happened, after it all has."""
+        """Put a version in use by replacing `current`, which is atomic."""
         self.acts.begin(act, name, new=new is not None, takes_candidate=takes_candidate)
         if new is not None:
             files.write_bytes(self.path_of(name), new)
         files.write_bytes(self.in_use, f"{name}\n".encode(), sync=False)
-        # The version is in use: what fails from here on is finished by the next writer, from `pending`
+        # The version is in use; if a later step fails, the next writer finishes it from `pending`.
         with contextlib.suppress(OSError, DataError):
             files.sync_folder(self.folder)
             if found := self.acts.under_way():
                 self.finish(found)
 
     def finish(self, act: Line) -> None:
-        """What is left to do once a version is in use."""
+        """The steps of an act after its version is in use."""
         self.acts.write_once(act["line"])
         if act["takes_candidate"]:
             files.remove(self.candidate)
-            files.sync_folder(self.folder)  # or the candidate could come back after a power cut
+            files.sync_folder(self.folder)  # otherwise a power cut could bring the candidate back
         self.acts.end()
 
 

@@ -1,7 +1,7 @@
-"""Update: one chunk of new samples on its way into a model: prepare, train, judge.
+"""Update: learn one chunk of new samples, in three steps: prepare, train, judge.
 
-The model and the chunk alone decide how an update is prepared. One that was stopped is therefore prepared
-again, and goes on from the state of its training.
+Preparation depends only on the model and the chunk. A stopped update is therefore prepared again, and then
+resumes from its last checkpoint.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,24 +29,24 @@ from strongreplay.training.engine import NonFiniteError
 from strongreplay.training.events import Listener
 from strongreplay.training.trainer import Trainer
 
-CHECKPOINT_SECONDS = 60.0  # between two checkpoints
+CHECKPOINT_SECONDS = 60.0  # between checkpoints
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What an update did."""
+    """The result of an update."""
 
     verdict: Verdict
-    fresh: Tally  # right answers on what was held out of this chunk
+    fresh: Tally  # on the samples held out from this chunk
     new_labels: tuple[Label, ...]
     num_learnt: int
     num_held: int
-    terms: list[dict[str, float]]  # of the loss, an entry an epoch
+    terms: list[dict[str, float]]  # of the loss, one entry per epoch
     notes: tuple[str, ...]
 
 
 def update_checkpoints(folder: Path, name: str) -> Checkpoints:
-    """Of an update whose name is fixed by the model before it, the data and the settings."""
+    """The checkpoints of an update; its name depends on the model before it, the data and the settings."""
     remedy = "make room and repeat the command, no version was changed"
     return Checkpoints(folder, CheckpointInterval(CHECKPOINT_SECONDS), {"lesson": name}, remedy)
 
@@ -91,20 +91,20 @@ class Update:
         self.terms: list[dict[str, float]] = []
 
     def add_labels(self, labels: Sequence[Label]) -> Tensor:
-        """(N,) the column of each sample's label; labels not met before get the next columns."""
+        """(N,) the column of each sample's label; new labels get the next columns."""
         model, fixed = self.model, self.model.settings.learner.classes
         if fixed is not None:
             check_all_known(fixed, labels)
             model.labels = list(fixed)
         else:
             model.labels = with_new_labels(model.labels, labels)
-            # Rows of the head that wait for their class learn to stay low, and stored logits include them.
-            # A head without a row for a class before it came would forget more, and a fixed head has it.
+            # Reserve rows of the head learn low scores before their class arrives, and stored logits include
+            # them. This reduces forgetting, compared with adding a row only when its class arrives.
             model.method.grow(len(model.labels) + model.settings.learner.reserve, model.generators["growth"])
         return columns_of(self.chunk.labels, model.labels)
 
     def hold_out(self, columns: Tensor) -> Split:
-        """What to learn; a share of each class is put aside in `fresh`."""
+        """The samples to train on; a share of each class is held out in `fresh`."""
         inputs, share = self.chunk.inputs, self.model.settings.learner.val
         held, keys = choose_held_out(columns, share, self.generator("held out"))
         self.fresh = HeldOut(inputs[held], columns[held], keys[held], self.ids[held])
@@ -112,10 +112,10 @@ class Update:
         return split.take(~held) if held.any() else split
 
     def train(self, forget: str = "forget it with --restart") -> None:
-        """Train, from the newest checkpoint where there is one.
+        """Train, starting from the newest checkpoint if there is one.
 
-        NonFiniteError if weights, loss or answers are not finite afterwards; checkpoints are removed then,
-        because they would lead there again. `forget` says how to give up an update that was stopped.
+        Raises NonFiniteError if weights, loss or predictions are not finite, and removes the checkpoints,
+        because resuming would fail again. `forget` is the text that says how to discard a stopped update.
         """
         trainer, checkpoints = self.trainer, self.trainer.checkpoints
         if checkpoints and (found := read_newest(checkpoints.folder, trainer.listener.on_message)):
@@ -137,7 +137,7 @@ class Update:
             raise
 
     def finish(self, max_drop: float) -> Report:
-        """Judge the model as it is now, and keep what later updates are judged by."""
+        """Judge the trained model, and add the new held-out samples."""
         model, fresh = self.model, self.fresh
         model.lessons += 1
         after = self.tallies()
@@ -159,7 +159,7 @@ class Update:
         )
 
     def tallies(self) -> dict[str, Tally]:
-        """On all that was held out of the chunks before, and on the guard set."""
+        """Tallies on the held-out samples of earlier chunks, and on the guard set."""
         found = {HELD_OUT: self.tally(self.kept)} if len(self.kept) else {}
         if self.guard:
             found[GUARD] = count_right(self.model.answers(self.guard.inputs), self.guard.labels)
@@ -176,7 +176,7 @@ class Update:
         return usable_guard(guard, {*self.model.labels, *self.chunk.labels}, learnt)
 
     def remember(self) -> None:
-        """Keep samples within the budget, and know the origin of each."""
+        """Fit the kept samples into the budget, and store the origin of each."""
         model = self.model
         model.held = self.kept.joined(self.fresh).cut_to(self.held_room)
         model.samples.origins |= origins_of(self.chunk, self.ids.tolist(), model.lessons)

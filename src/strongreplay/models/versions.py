@@ -1,4 +1,4 @@
-"""What is in the folder of a kept model: its versions, the one in use, a candidate, its history. Only reads.
+"""Reads the folder of a kept model: its versions, the one in use, a candidate, its history.
 
 Tensors are in `objects/`, named by their content. A version is a manifest in `versions/`, `current` names the
 one in use, `candidate.json` is an update that was refused, `history.jsonl` has a line for every act.
@@ -16,7 +16,7 @@ from typing import Any
 
 from strongreplay.errors import ConfigError, DataError
 from strongreplay.models.check import check_manifest, check_parts
-from strongreplay.models.history import History, Tell, silent
+from strongreplay.models.history import History, Tell, ignore
 from strongreplay.models.manifest import (
     CANDIDATE,
     NAME,
@@ -34,19 +34,19 @@ from strongreplay.storage import files, lock
 from strongreplay.storage.objects import Objects
 from strongreplay.storage.state import Tree
 
-WORK = "work"  # where an update that is not done yet keeps its checkpoints; they are not looked at here
+WORK = "work"  # checkpoints of an unfinished update; not read here
 FOLDERS = {"objects", "versions", WORK}
 OURS = FOLDERS | {"candidate.json", "current", "history.jsonl", "pending.json", lock.LOCK, lock.LEASE}
 INSIDE = re.compile(r"[0-9a-f]{64}\.safetensors|v[0-9]{4,9}\.json|state-[0-9]+|\.new-.*")
 
 
 class VersionFolder:
-    """The folder of a kept model, which need not be there yet; nothing is written here."""
+    """Read access to the folder of a kept model; the folder may not exist yet."""
 
-    check_manifest = staticmethod(check_manifest)  # a store of something else asks for less
+    check_manifest = staticmethod(check_manifest)  # a subclass can store other content
 
     def __init__(self, folder: Path) -> None:
-        # The user may link the folder itself; inside it, links are refused.
+        # The folder itself can be a symbolic link; inside it, links are refused.
         self.folder = Path(os.path.realpath(folder)) if os.path.islink(folder) else folder
         self.objects, self.manifests = Objects(self.folder / "objects", REMEDY), self.folder / "versions"
         self.candidate, self.in_use = self.folder / "candidate.json", self.folder / "current"
@@ -56,7 +56,7 @@ class VersionFolder:
 
     @property
     def exists(self) -> bool:
-        """Whether a version is in use, be it damaged."""
+        """Whether a version is in use; true for a damaged version too."""
         return os.path.lexists(self.in_use)
 
     @property
@@ -68,8 +68,8 @@ class VersionFolder:
             raise DataError(f"{self.in_use}: missing; choose a version with rollback: {', '.join(names)}")
         raise DataError(f"{self.folder}: no model is kept there; make one with `ser learn`")
 
-    def versions(self, tell: Tell = silent) -> list[Version]:
-        """The oldest first; `tell` is called with a sentence about each that is damaged and left out."""
+    def versions(self, tell: Tell = ignore) -> list[Version]:
+        """All valid versions, oldest first; `tell` is called with a message about each damaged one."""
         found = self.readable(tell)
         users = Counter(name for manifest in found.values() for name in objects_of(manifest))
         return [
@@ -84,7 +84,7 @@ class VersionFolder:
     def read(
         self, name: str | None = None, parts: Iterable[str] | None = None
     ) -> tuple[Version, dict[str, Tree]]:
-        """A version, or the one in use, or "candidate", and of its parts those asked for."""
+        """A version (default: the one in use; or "candidate") and the requested parts of it."""
         wanted = None if parts is None else list(parts)
         while True:
             manifest = self.manifest(name)
@@ -96,28 +96,28 @@ class VersionFolder:
                 parts = {key: self.objects.load(manifest["parts"][key], version.path) for key in keys}
                 check_parts(parts, version.path)
                 return version, parts
-            except DataError:  # unless a writer replaced the version while we read it
+            except DataError:  # retry if a writer replaced the version meanwhile
                 if same(self.manifest(name), manifest):
                     raise
 
-    def history(self, tell: Tell = silent) -> list[dict[str, Any]]:
-        """The acts, oldest first, and the version in use after it; `tell` is called for damaged ones."""
+    def history(self, tell: Tell = ignore) -> list[dict[str, Any]]:
+        """The acts, oldest first, each with the version in use after it; `tell` gets damaged lines."""
         found, act = self.acts.read(tell), self.acts.under_way()
         if act and self.is_in_use(act["line"]["version"]) and not (found and same(found[-1], act["line"])):
-            found.append(act["line"])  # its writer was killed before it wrote the line
+            found.append(act["line"])  # the writer was killed before it wrote this line
         return found
 
     def verify(self) -> list[str]:
-        """Every fault of the folder in one sentence each; nothing is repaired."""
+        """One message for each fault of the folder; nothing is repaired."""
         faults: list[str] = []
         manifests, seen = self.readable(faults.append), set[str]()
         for name, manifest in manifests.items():
             for entry in manifest["parts"].values():
                 if (key := json.dumps(entry)) not in seen:
                     seen.add(key)
-                    with noted(faults):
+                    with collecting(faults):
                         self.objects.load(entry, self.path_of(name))
-        with noted(faults):
+        with collecting(faults):
             acts, name = self.history(faults.append), self.current
             if name not in self.files():
                 faults.append(f"{self.in_use}: names {name}, which is not there; choose one with rollback")
@@ -125,14 +125,14 @@ class VersionFolder:
                 faults.append(
                     f"{self.acts.lines}: its last line is not about {name}, which {self.in_use} names"
                 )
-        with noted(faults):
+        with collecting(faults):
             self.acts.verify()
         return faults
 
-    # What is where
+    # Names and paths
 
     def files(self) -> dict[str, Path]:
-        """The manifests by the names of their versions, oldest first, without one that was never in use."""
+        """Version name -> manifest file, oldest first, without a version that was never in use."""
         names = (path.stem.lstrip("v0") for path in contents(self.manifests) if path.suffix == ".json")
         numbers = sorted(int(name) for name in names if NAME.fullmatch(f"v{name}"))
         found = {f"v{number}": self.path_of(f"v{number}") for number in numbers}
@@ -143,11 +143,11 @@ class VersionFolder:
         return self.candidate if name == CANDIDATE else self.manifests / f"v{number_of(name):04d}.json"
 
     def names(self) -> list[str]:
-        """Those of the versions, oldest first, and of the candidate."""
+        """The names of the versions, oldest first, and of the candidate."""
         return [*self.files(), *([CANDIDATE] if os.path.lexists(self.candidate) else [])]
 
     def manifest(self, name: str | None) -> Manifest:
-        """The checked manifest of a version or of the one in use."""
+        """The checked manifest of a version; default: the one in use."""
         known = self.names()
         if name is None and (name := self.current) not in known:
             raise DataError(f"{self.in_use}: names {name}, which is not there; choose one with rollback")
@@ -160,8 +160,8 @@ class VersionFolder:
         self.check_manifest(manifest, self.path_of(name))
         return manifest
 
-    def readable(self, tell: Tell = silent) -> dict[str, Manifest]:
-        """Every manifest that is whole, the candidate last; `tell` is called for each other."""
+    def readable(self, tell: Tell = ignore) -> dict[str, Manifest]:
+        """Every valid manifest, the candidate last; `tell` is called for each invalid one."""
         found = {}
         for name in self.names():
             try:
@@ -174,7 +174,7 @@ class VersionFolder:
         return version_of(manifest, self.path_of(manifest["name"]))
 
     def peek(self) -> str | None:
-        """The name in `current`; none if there is no such file."""
+        """The name in `current`; None if there is no such file."""
         if not self.exists:
             return None
         text = files.read_bytes(self.in_use, 16, "choose a version with rollback").decode(errors="replace")
@@ -183,7 +183,7 @@ class VersionFolder:
         return text[:-1]
 
     def is_in_use(self, name: str) -> bool:
-        """Whether a version is in use or may be, if `current` cannot be read."""
+        """Whether a version is in use; true for every version if `current` cannot be read."""
         try:
             return self.peek() == name
         except DataError:
@@ -198,11 +198,11 @@ class VersionFolder:
         return str(name)
 
     def parent(self) -> str | None:
-        """What the next version is learnt from; none only where there is no version at all."""
+        """The parent of the next version; None only if there is no version."""
         return self.current if self.exists or self.files() else None
 
     def next_number(self) -> int:
-        """Above every number that was ever in use, damaged and forgotten ones too."""
+        """A number above all that were ever used, including damaged and removed versions."""
         names: list[Any] = [*self.files(), *(line.get("version") for line in self.history())]
         number = 1 + max((number_of(name) for name in names if is_name(name)), default=0)
         if not is_name(f"v{number}"):
@@ -210,7 +210,7 @@ class VersionFolder:
         return number
 
     def refuse_strangers(self) -> None:
-        """A folder with other things in it is somebody's photos, not a place for a model."""
+        """Refuse a folder with files that are not a model's, such as a folder of photos."""
         if not os.path.lexists(self.folder):
             return
         if not os.path.isdir(self.folder):
@@ -233,7 +233,7 @@ class VersionFolder:
 
 
 def contents(folder: Path) -> list[Path]:
-    """What is in a folder, if there is one."""
+    """The entries of a folder; none if it does not exist."""
     try:
         return sorted(folder.iterdir()) if os.path.isdir(folder) else []
     except OSError as error:
@@ -243,7 +243,7 @@ def contents(folder: Path) -> list[Path]:
 
 
 @contextmanager
-def noted(faults: list[str]) -> Iterator[None]:
+def collecting(faults: list[str]) -> Iterator[None]:
     """Add a DataError to the faults instead of raising it."""
     try:
         yield

@@ -1,4 +1,4 @@
-"""How a kept model sees its samples: normalised, and augmented while it learns."""
+"""The views of a kept model: samples are normalised and, during training, augmented."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from strongreplay.protocol import View
 def plain_view(
     settings: ModelSettings, shape: tuple[int, ...], mean: Sequence[float], std: Sequence[float]
 ) -> View:
-    """Without augmentation."""
+    """A view without augmentation."""
     if not settings.learner.normalise:
         return scale
     return normalise(mean, std) if len(shape) == 3 else standardise(mean, std)
@@ -27,7 +27,7 @@ def training_view(
     std: Sequence[float],
     generator: torch.Generator,
 ) -> View:
-    """The plain view of images that are augmented first."""
+    """A view that augments images and then applies the plain view."""
     plain, augment = plain_view(settings, shape, mean, std), settings.learner.augment
     if augment == "auto":
         augment = "crop-flip" if shape[0] == 3 and len(shape) == 3 else "none"
@@ -38,7 +38,7 @@ def training_view(
 
 
 def choose_moments(settings: ModelSettings, inputs: Tensor) -> tuple[list[float], list[float]]:
-    """Mean and deviation as set by the user, or else those of the first samples."""
+    """Mean and standard deviation as set by the user, or else of the first samples."""
     mean, std, shape = settings.learner.mean, settings.learner.std, inputs.shape[1:]
     if mean is None or std is None:
         return moments(inputs)

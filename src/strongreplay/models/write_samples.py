@@ -16,7 +16,7 @@ from strongreplay.storage import files
 HEADER = ("path", "label", "id", "source", "lesson", "kind")
 MANIFEST, FEATURES = "manifest.csv", "features.npz"
 RESERVED = {"con", "prn", "aux", "nul", *(f"{name}{n}" for name in ("com", "lpt") for n in range(1, 10))}
-LONGEST = 200  # bytes of a folder's name; systems end at 255
+LONGEST = 200  # bytes of a folder's name; file systems allow 255
 PROGRESS_STEP = 50  # files between two reports
 
 
@@ -81,9 +81,9 @@ def write_images(
 
 
 def folder_name(label: Label) -> str:
-    """A label as a folder name that every file system accepts; urllib.parse.unquote gives the label back.
+    """A label as a folder name that every file system accepts; urllib.parse.unquote restores the label.
 
-    A name that is too long is cut and ends in %~ and a hash; the manifest has the whole label.
+    A name that is too long is cut and ends with %~ and a hash; the manifest has the full label.
     """
     text = str(label)
     name = "".join(sign if sign.isalnum() or sign in " _-.,+()" else escaped(sign) for sign in text)

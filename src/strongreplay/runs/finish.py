@@ -25,7 +25,7 @@ def keep_elsewhere(record: RunRecord, path: Path, keep_state: Callable[[], objec
     """Keep the state beside the record or, where there is no room, the record among temporary files."""
     try:
         keep_state()
-        return f"its state is kept in {path.with_suffix('.state')}: mend that and repeat the command"
+        return f"its state is kept in {path.with_suffix('.state')}: fix that and repeat the command"
     except (OSError, RunError):
         spare = Path(tempfile.gettempdir()) / f"{path.parent.name}-{path.name}"
     try:

@@ -25,7 +25,7 @@ def path_of(folder: Path, number: int) -> Path:
 
 
 def number_of(path: Path) -> int | None:
-    """The number of a checkpoint; None if the name is not a checkpoint's, such as state-old or state-0000007."""
+    """The number of a checkpoint; None for any other name, such as state-old or state-0000007."""
     found = NAME.fullmatch(path.name)
     return int(found[1]) if found and path == path_of(path.parent, int(found[1])) else None
 

@@ -74,7 +74,7 @@ def name_beside(path: Path) -> Path:
 
 @contextmanager
 def replaced(path: Path, *, sync: bool = True) -> Iterator[tuple[Path, Writer]]:
-    """Yield a temporary file to write to; at the end it is renamed to `path`, unless an exception was raised."""
+    """Yield a temporary file to write to; at the end, unless an exception was raised, rename it to `path`."""
     make_folder(path.parent)
     new = name_beside(path)
     try:

@@ -129,7 +129,7 @@ def take_lock(handle: int) -> bool | None:
 
 
 def refuse_foreign(folder: Path, handle: int) -> None:
-    """Refuse a lock file with an owner: on a shared drive, another machine may hold a lock unseen by this one."""
+    """Refuse a lock file with an owner: on a shared drive, another machine may hold a lock we cannot see."""
     if owner := read_text(handle):
         raise RunError(
             f"{folder / LOCK}: taken by {owner}, and this file system cannot tell whether it is at work; if "
@@ -138,7 +138,7 @@ def refuse_foreign(folder: Path, handle: int) -> None:
 
 
 def take_lease(folder: Path, wait: bool) -> SoftFileLease:
-    """Take the lease file, for file systems without locks; an owner on another machine gets time to renew it."""
+    """Take the lease file instead of a lock; an owner on another machine gets time to renew it."""
     lease = SoftFileLease(folder / LEASE, lease_duration=LEASE_SECONDS, heartbeat_interval=RENEW_SECONDS)
     patience = -1.0 if wait else 0.0
     while True:
@@ -147,7 +147,7 @@ def take_lease(folder: Path, wait: bool) -> SoftFileLease:
             return lease
         except Timeout:
             owner = lease_owner(folder)
-            # For an owner on this machine, the library has already checked that the process is alive.
+            # The lease has already checked that an owner on this machine is alive, so waiting is useless.
             if patience or not owner or owner.endswith(f" on {socket.gethostname()}"):
                 raise busy(folder, owner) from None
             patience = LEASE_SECONDS + RENEW_SECONDS

@@ -70,7 +70,7 @@ class Objects:
                 raise DataError(f"{file}: {user} needs it, but it is missing or cut off; {self.remedy}")
 
     def sweep(self, named: Collection[str]) -> None:
-        """Remove the objects that are not in `named`, and sync, so that they stay removed after a power cut."""
+        """Remove the objects that are not in `named`, and sync, so a power cut does not bring them back."""
         if os.path.isdir(self.folder):
             for path in sorted(self.folder.iterdir()):
                 if NAME.fullmatch(path.stem) and path.stem not in named:

@@ -70,7 +70,7 @@ class RunRecord:
 
     @property
     def nets(self) -> dict[str, Any]:
-        """The accuracies of each net, for a method with several nets that predict; same form as `accuracy`."""
+        """For a method with several nets that predict: the accuracies of each, in the form of `accuracy`."""
         found: dict[str, Any] = self.results.get("accuracy_of", {})
         return found
 
@@ -185,7 +185,7 @@ def check_config(config: dict[str, Any]) -> None:
 
 
 def check_scores(scores: dict[str, Any], where: str) -> None:
-    """Check for a matrix with at least as many columns as rows, in per cent or null, and numbers in per cent."""
+    """Check the accuracy matrix (per cent or null, at least as many columns as rows) and the numbers."""
     rows = scores["matrix"]
     _expect(
         isinstance(rows, list) and all(isinstance(row, list) and row for row in rows),

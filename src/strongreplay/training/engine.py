@@ -44,7 +44,7 @@ class PhaseDefaults:
 
 @dataclass
 class TaskProgress:
-    """How far a task has been trained. To resume, this, the method, the optimiser and the generators suffice."""
+    """How far a task has been trained. A resume needs this, the method, the optimiser and the generators."""
 
     phase: str = ""  # empty: no phase has begun
     epoch: int = 0
@@ -263,8 +263,8 @@ def evaluate(
 ) -> list[float]:
     """Accuracy in per cent for each tuple of candidate classes, from one pass; changes nothing in the method.
 
-    With all seen classes as candidates this is Class-IL, with the task's own classes Task-IL. `ask` is another
-    predictor of the method than the default one.
+    With all seen classes as candidates this is Class-IL, with the task's own classes Task-IL. `ask` replaces
+    the method's default predictor by another one.
     """
     device = next(method.parameters()).device
     correct = torch.zeros(len(candidates), dtype=torch.int64, device=device)

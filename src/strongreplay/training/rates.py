@@ -21,7 +21,7 @@ def stepped(lr: float, milestones: Sequence[int], decay: float) -> Rate:
 def cosine(lr: float, floor: float, epochs: int, warmup: int, warm_epochs: int) -> Rate:
     """Half a cosine wave from `lr` to `floor`; the first epoch is already below `lr`.
 
-    The warm-up rises linearly from 0.01, step by step, to the value of a wave over `warm_epochs` at that epoch.
+    The warm-up rises linearly from 0.01, step by step, to the value that a wave over `warm_epochs` has then.
     """
 
     def wave(epoch: int, length: int) -> float:

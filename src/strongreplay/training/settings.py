@@ -1,4 +1,4 @@
-"""Settings of nets and of training, and how sections of settings are built; all errors are reported at once."""
+"""Settings of nets and of training, and how sections of settings are built, with all errors at once."""
 
 import inspect
 from collections.abc import Callable, Mapping

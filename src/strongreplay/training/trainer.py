@@ -32,7 +32,7 @@ from strongreplay.training.settings import TrainConfig
 from strongreplay.training.state_check import check_progress
 
 CHECKED = 64  # samples whose predictions must be finite after each task
-UNFIT = (KeyError, TypeError, ValueError, AttributeError, RuntimeError)  # raised by loading the state of another method
+UNFIT = (KeyError, TypeError, ValueError, AttributeError, RuntimeError)  # errors of a wrong state
 
 
 class Interrupted(RunError):
@@ -212,7 +212,7 @@ class Trainer:
     # Checks
 
     def check_weights(self) -> None:
-        """Raise unless weights and the epoch's loss are finite; called after each task, before each checkpoint."""
+        """Raise unless weights and loss are finite; called after each task and before each checkpoint."""
         values = [p.detach().abs().max() for p in self.method.net.parameters() if p.numel()]
         terms = [term for step in (self.progress.steps if self.progress else []) for term in step.values()]
         if not torch.stack(values + terms).isfinite().all():

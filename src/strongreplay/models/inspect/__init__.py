@@ -1,4 +1,4 @@
-"""What can be said about a kept model: status, history, differences of versions, evaluation on labelled data.
+"""Inspect a kept model: status, history, differences between versions, evaluation on labelled data.
 
 Everything is a frozen dataclass with a `to_dict` for JSON. Nothing here prints.
 """

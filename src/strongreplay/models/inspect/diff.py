@@ -1,4 +1,4 @@
-"""What is different between two versions of a kept model."""
+"""Differences between two versions of a kept model."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -45,11 +45,11 @@ class VersionDiff:
     second: str
     new_classes: tuple[Label, ...]
     gone_classes: tuple[Label, ...]
-    accuracy: tuple[Change, ...]  # of each class both know, the largest loss first
+    accuracy: tuple[Change, ...]  # of each class that both versions know, the largest loss first
     accuracy_note: str | None  # why `accuracy` is empty
     memory: tuple[MemoryChange, ...]
     weights: tuple[LayerChange, ...]  # the largest change first
-    new_rows: int  # of the head
+    new_rows: int  # added to the head
     settings: Mapping[str, tuple[Any, Any]]  # those that differ
 
     def to_dict(self) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class VersionDiff:
 def diff_versions(
     store: Store, first: str, second: str, progress: OnProgress = lambda what, done, total: None
 ) -> VersionDiff:
-    """Both versions answer the same held-out samples: those of either that neither replays."""
+    """Compare two versions. Accuracy is measured on held-out samples of either that neither replays."""
     wanted = ("model", "net", "method", *KINDS)
     old, new = (read_parts(store, name, wanted)[1] for name in (first, second))
     old_labels, new_labels = (dict.fromkeys(parts["model"]["labels"]) for parts in (old, new))
@@ -85,7 +85,7 @@ def diff_versions(
 
 
 def compare_accuracy(old: Parts, new: Parts, progress: OnProgress) -> tuple[list[Change], str | None]:
-    """Of each class both know, the largest loss first; or why there is none."""
+    """Changes of the classes that both versions know, the largest loss first; or why there are none."""
     if old["model"]["shape"] != new["model"]["shape"]:
         return [], "the two take samples of different shapes"
     if OWN in [parts["model"]["plan"]["net"]["name"] for parts in (old, new)]:
@@ -108,7 +108,7 @@ def compare_accuracy(old: Parts, new: Parts, progress: OnProgress) -> tuple[list
 
 
 def common_held_out(old: Parts, new: Parts) -> tuple[Tensor, list[Label]]:
-    """Samples held out by one and not replayed by the other, each once, of classes that both know."""
+    """Samples held out by one version and not replayed by the other, once each, of classes that both know."""
     both = {*old["model"]["labels"]} & {*new["model"]["labels"]}
     found = [
         list(zip(samples_of(each), digests_of(each), all_images(each), strict=True)) for each in (old, new)
@@ -125,7 +125,7 @@ def common_held_out(old: Parts, new: Parts) -> tuple[Tensor, list[Label]]:
 
 
 def compare_memory(old: Parts, new: Parts) -> list[MemoryChange]:
-    """Classes of which one version keeps samples that the other does not; two copies are two samples."""
+    """Classes with samples that only one version keeps; two copies of an image are two samples."""
     before, after = map(count_pictures, (old, new))
     came, went = Counter[tuple[Label, str]](), Counter[tuple[Label, str]]()
     for counts, rest in ((came, after - before), (went, before - after)):
@@ -142,14 +142,14 @@ def compare_memory(old: Parts, new: Parts) -> list[MemoryChange]:
 
 
 def count_pictures(parts: Parts) -> Counter[tuple[str, Label, str]]:
-    """By picture, label and use: how many samples show it, however many rows each is stored in."""
+    """The number of samples by image, label and use; a sample in several rows counts once."""
     rows = zip(digests_of(parts), samples_of(parts), strict=True)
     samples = {(digest, one.label, one.kind, one.id) for digest, one in rows}
     return Counter((digest, label, kind) for digest, label, kind, _ in samples)
 
 
 def compare_weights(old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> list[LayerChange]:
-    """The change of each layer, the largest first. Rows that only one version has do not count."""
+    """The change of each layer, the largest first. Rows that only one version has are ignored."""
     squares: dict[str, list[float]] = {}
     for key, before in old.items():
         layer, _, name = key.rpartition(".")

@@ -1,4 +1,4 @@
-"""How often a version answers right on labelled data, by class, and what another version answers."""
+"""Evaluate a version on labelled data, by class, and compare it with another version."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -19,11 +19,11 @@ NO_VERSION = "none"  # as `against`: compare with no other version
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What one version answered."""
+    """The predictions of one version."""
 
     version: str
     known: Mapping[Label, int]  # the labels of the version and their columns
-    pairs: Mapping[tuple[Label, Label], int]  # how often each label got each answer
+    pairs: Mapping[tuple[Label, Label], int]  # (label, prediction) -> count
 
     def right(self, label: Label) -> int:
         return self.pairs.get((label, label), 0)
@@ -31,7 +31,7 @@ class Answers:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation(Mapping[Label, tuple[int, int]]):
-    """A mapping from each class to its right answers and samples, with another version's answers beside."""
+    """Maps each class to (correct predictions, samples); also holds the predictions of another version."""
 
     answers: Answers
     other: Answers | None = None
@@ -57,7 +57,7 @@ class Evaluation(Mapping[Label, tuple[int, int]]):
 
     @property
     def unknown(self) -> list[Label]:
-        """The classes of the data that the version does not know; all their samples count as wrong."""
+        """The classes of the data that the version does not know; all their samples count as errors."""
         return [label for label in self.counts if label not in self.answers.known]
 
     @property
@@ -80,14 +80,14 @@ class Evaluation(Mapping[Label, tuple[int, int]]):
         return per_cent_right(self.answers, {label: self.counts[label]})
 
     def old_accuracies(self) -> tuple[float, float] | None:
-        """On the classes that the other version knows: its accuracy, and that of the version."""
+        """On the classes that the other version knows: the accuracy of the other version, and of this one."""
         counts = {label: self.counts[label] for label in self.old}
         if self.other is None or not counts:
             return None
         return per_cent_right(self.other, counts), per_cent_right(self.answers, counts)
 
     def mistakes(self) -> list[tuple[Label, Label, int]]:
-        """Label, wrong answer and how often, the most frequent first."""
+        """(label, wrong prediction, count), the most frequent first."""
         wrong = [(label, answer, n) for (label, answer), n in self.answers.pairs.items() if label != answer]
         return sorted(wrong, key=lambda entry: -entry[2])
 
@@ -127,7 +127,7 @@ def evaluate_versions(
     device: torch.device,
     progress: OnProgress | None = None,
 ) -> Evaluation:
-    """A kept version on labelled data, beside `against`, or else beside the version it was learnt from."""
+    """Evaluate a version, and compare it with `against`, by default the version it was learnt from."""
     found, model = load_model(store, version, device)
     other, note = against or found.parent, None
     if against is None and other is not None and other not in store.names():
@@ -141,7 +141,7 @@ def evaluate_versions(
 
 
 def collect_answers(version: str, model: Model, chunk: Chunk, progress: OnProgress | None = None) -> Answers:
-    """Labels of the chunk that a folder's name gave as text count as the numbers the model learnt."""
+    """Predict a chunk. Folder names such as "1" count as numbers if the model learnt numbers."""
     done = 0
 
     def advance(count: int) -> None:

@@ -1,4 +1,4 @@
-"""The history of a kept model: every act, with what it did to the classes."""
+"""The history of a kept model: every act, with its new classes and accuracies."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ MAKES_VERSION = ("learn", "accept", "save")  # the acts that make the version th
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """One act. The numbers are None where the version it made is not kept any more."""
+    """One act. The numbers are None if its version is no longer stored."""
 
     when: str
     act: str  # learn, refuse, accept, save, rollback, forget or prune
     version: str | None  # the version in use after the act
-    details: Mapping[str, Any]  # what the act wrote beside this, such as data and samples
+    details: Mapping[str, Any]  # further entries of the act, such as data and samples
     new_classes: tuple[Label, ...] | None = None
     old_before: float | None = None  # accuracy on old classes, in per cent, before the act
     old_after: float | None = None
@@ -31,7 +31,7 @@ class HistoryEntry:
 
 def read_history(store: Store, tell: Callable[[str], None] = lambda text: None) -> list[HistoryEntry]:
     """Every act, the oldest first. `tell` gets a message for each line or version that is damaged."""
-    _ = store.current  # raises an error that says so where no model is
+    _ = store.current  # raises if there is no model
     lines = store.history(tell)
     abouts = {version.name: version.about for version in store.versions()}
     refused = [number for number, line in enumerate(lines) if line.get("act") == "refuse"]
@@ -47,7 +47,7 @@ def read_history(store: Store, tell: Callable[[str], None] = lambda text: None) 
 
 
 def summarise(about: Mapping[str, Any] | None) -> dict[str, Any]:
-    """New classes and accuracies of a version, over all samples that it was judged by."""
+    """New classes and accuracies of a version, over all samples of its evaluation."""
     if about is None:
         return {}
     old = [change for change in about["changes"] if change["before"] is not None]

@@ -1,4 +1,4 @@
-"""The status of a kept model: what it knows, what it remembers, and which versions there are."""
+"""The status of a kept model: its classes, its memory and its versions."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -21,12 +21,12 @@ from strongreplay.models.store import CANDIDATE, Store, Version
 class ClassStatus:
     label: Label
     learnt_in: str | None  # a version
-    samples: int  # learnt so far, in the versions that are kept
+    samples: int  # learnt so far, in the stored versions
     replay: int  # samples in the memory
     held_out: int
     bytes: int
     accuracy: float | None  # per cent
-    judged_by: int  # samples behind `accuracy`
+    judged_by: int  # number of samples for `accuracy`
     measured_in: str | None  # the version that measured `accuracy`
 
 
@@ -39,7 +39,7 @@ class KeptSamples:
 @dataclass(frozen=True, slots=True)
 class MemoryStatus:
     budget: str
-    room: int  # samples that fit
+    room: int  # largest number of samples
     stored_as: str
     replay: KeptSamples
     held_out: KeptSamples
@@ -51,12 +51,12 @@ class VersionStatus:
     written: str
     parent: str | None
     bytes: int
-    shared_bytes: int  # of files that other versions use too
+    shared_bytes: int  # bytes of files that other versions use too
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateStatus:
-    """An update that was refused and waits."""
+    """A refused update that can still be accepted."""
 
     written: str
     parent: str | None
@@ -75,13 +75,13 @@ class ModelStatus:
     version: str
     written: str
     parent: str | None
-    data: str | None  # what the user gave when the version was learnt
+    data: str | None  # the data that the user gave for this version
     net: Mapping[str, Any]
     method: str
     shape: tuple[int, ...]
     lessons: int
     classes: tuple[ClassStatus, ...]
-    known_since: str | None  # the oldest ancestor that is kept, if older ones are gone
+    known_since: str | None  # the oldest stored ancestor, if older ones were removed
     memory: MemoryStatus
     versions: tuple[VersionStatus, ...]
     bytes: int
@@ -104,7 +104,7 @@ RENAMED = {"parent": "from"}
 def read_status(
     store: Store, name: str | None = None, tell: Callable[[str], None] = lambda text: None
 ) -> ModelStatus:
-    """Of the version in use, or of another. `tell` gets a message for each damaged version."""
+    """The status of the version in use, or of another. `tell` gets a message for each damaged version."""
     version, parts = read_parts(store, name)
     versions, model, samples = store.versions(tell), parts["model"], samples_of(parts)
     line, plan = list_ancestors(versions, version.name), model["plan"]
@@ -148,7 +148,7 @@ def count_bytes(folder: Path) -> int:
 
 
 def list_ancestors(versions: Sequence[Version], name: str) -> list[Version]:
-    """A version and what it was learnt from, as far back as it is kept, the oldest first."""
+    """A version and its stored ancestors, the oldest first."""
     known = {version.name: version for version in versions}
     line: list[Version] = []
     place: str | None = name
@@ -159,7 +159,7 @@ def list_ancestors(versions: Sequence[Version], name: str) -> list[Version]:
 
 
 def find_data(history: Sequence[Mapping[str, Any]], name: str) -> str | None:
-    """What the user gave when a version was learnt."""
+    """The data that the user gave for a version."""
     lines = [line for line in history if line.get("version") == name and line.get("data")]
     return next((line["data"] for line in lines if line.get("act") in ("learn", "accept")), None)
 
@@ -198,7 +198,7 @@ def describe_classes(
 
 
 def count_judged(about: Mapping[str, Any]) -> Tally:
-    """By class: right answers and samples, of all held-out samples, or else of the guard's."""
+    """class -> (correct predictions, samples), on held-out samples, or else on the guard set."""
     guard: Tally = {}
     held: Tally = {}
     for change in about["changes"]:
