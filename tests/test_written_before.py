@@ -124,7 +124,7 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("resumed")
     shutil.copytree(WRITTEN / "stopped" / "runs", folder / "runs")
     told = said(ser(folder, "resume", "runs"))
-    assert told.count("going on after step") == len(STOPPED) == 6
+    assert told.count("resuming after step") == len(STOPPED) == 6
     return folder / "runs"
 
 
@@ -232,7 +232,7 @@ def test_an_old_version_is_compared_with_a_new_one_and_ids_go_on(model: Path) ->
 def test_the_same_command_finishes_a_stopped_update(model: Path) -> None:
     words = ["--data", "data/june", "--epochs", "500", "--max-drop", "100", *ALIKE]
     told = said(ser(model, "learn", "stopped", *words))
-    assert "going on with the update that was stopped, after step" in told
+    assert "resuming the stopped update after step" in told
     assert not (model / "stopped" / "work").exists()
     assert load_status(model, "stopped")["version"] == "v2"
     assert_same_answers(answers(model, "stopped"), "stopped-finished", trained_here=True)

@@ -1,4 +1,4 @@
-"""The process of `ser`, or python -m strongreplay: runs the command and leaves at once."""
+"""The entry point of `ser` and python -m strongreplay: runs the command, then exits without cleanup."""
 
 import atexit
 import os
@@ -8,15 +8,15 @@ from strongreplay.cli import main
 
 
 def ser() -> None:
-    code: object = 1  # of a traceback
+    code: object = 1  # the exit code of an uncaught exception
 
     def leave() -> None:
-        # Registered first, so called last. What is left is to take torch down: half a second, for nobody.
+        # Registered first, so called last. os._exit skips the unloading of torch, which takes half a second.
         status = code if isinstance(code, int) else int(code is not None)
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
-            except OSError:  # nobody reads any more, or the disk is full: told by whoever wrote last
+            except OSError:  # closed pipe or full disk; the last write has already reported it
                 status = status or 1
         os._exit(status)
 

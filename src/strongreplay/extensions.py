@@ -1,6 +1,6 @@
 """Methods, nets and streams from outside the package: `mine.py:Thing`, or entry points of installed packages.
 
-A file is known by a hash of its source, local imports included, so that a record can tell which code made it.
+A file is identified by a hash of its source and its local imports; records store the hash of their code.
 """
 
 import ast
@@ -21,15 +21,15 @@ Kind = Literal["method", "net", "stream"]
 
 
 class Loaded(NamedTuple):
-    """What was loaded, its short name, and which code it is."""
+    """A loaded object, its short name, and the identity of its code."""
 
     value: object
     name: str
-    source_hash: str | None  # of a file: the hash of its source; of an installed package: its version
+    source_hash: str | None  # a file: hash of its source; an installed package: its version
 
 
 class _SourceLoader(SourceFileLoader):
-    """Runs exactly the source that was hashed, whatever happens to the file in the meantime."""
+    """Runs exactly the source that was hashed, even if the file changes in the meantime."""
 
     def __init__(self, name: str, path: Path, source: bytes) -> None:
         super().__init__(name, str(path))
@@ -45,16 +45,16 @@ def is_path(text: str) -> bool:
 
 
 def load_object(text: str, kind: Kind, source_hash: str | None = None) -> Loaded:
-    """The thing that `mine.py:Thing` (a path from the current folder) or an entry point's name stands for.
+    """Load `mine.py:Thing` (a path from the current folder) or the entry point of that name.
 
-    With `source_hash`, only that version of the code will do: a file that was edited meanwhile is refused,
-    unless the version asked for was loaded in this process before.
+    With `source_hash`, only that version of the code is accepted: a file that was edited since is refused,
+    unless this process has already loaded the requested version.
     """
     return _from_file(text, kind, source_hash) if is_path(text) else _from_package(text, kind, source_hash)
 
 
 def installed(kind: Kind) -> dict[str, EntryPoint]:
-    """What installed packages offer in the entry point group strongreplay.methods, .nets or .streams."""
+    """Entry points of installed packages in the group strongreplay.methods, .nets or .streams."""
     return {point.name: point for point in entry_points(group=f"strongreplay.{kind}s")}
 
 
@@ -92,7 +92,7 @@ def _module_name(path: Path, source_hash: str) -> str:
 
 
 def _run_file(path: Path, sources: dict[Path, bytes], source_hash: str) -> ModuleType:
-    """The file as a module with a name of its own, so that dataclasses, pydantic and pickle find it."""
+    """Import the file under a unique module name, so that dataclasses, pydantic and pickle find it."""
     name = _module_name(path, source_hash)
     loader = _SourceLoader(name, path, sources[path])
     spec = spec_from_loader(name, loader)
@@ -113,12 +113,12 @@ def _run_file(path: Path, sources: dict[Path, bytes], source_hash: str) -> Modul
 
 
 def explain(error: BaseException) -> str:
-    """Where an error arose in a user's code, and what it says."""
+    """The place of an error in a user's code, and its message."""
     return f"{_place(error)}: {_reason(error)}"
 
 
 def _place(error: BaseException) -> str:
-    """File and line of the last step that is not in a package."""
+    """File and line of the last stack frame that is not in an installed package."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}"
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not _is_of_a_package(f.filename)]
@@ -136,7 +136,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _local_sources(path: Path, seen: set[Path] | None = None) -> Iterator[Path]:
-    """The file, and the files beside it that it imports, directly or not."""
+    """The file, and the files in its folder that it imports, directly or indirectly."""
     seen = seen if seen is not None else set()
     if path in seen:
         return
@@ -150,7 +150,7 @@ def _local_sources(path: Path, seen: set[Path] | None = None) -> Iterator[Path]:
 
 
 def _imported_names(path: Path) -> list[str]:
-    """The top-level names of all imports in a file; none if it has a syntax error, which running it shows."""
+    """The top-level names of all imports in a file; empty for a syntax error, which importing reports."""
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):

@@ -1,7 +1,7 @@
-"""Learner: a classifier that is kept up to date, from Python, by the conventions of scikit-learn.
+"""Learner: a classifier that is kept up to date, with the interface of scikit-learn.
 
-`learn` takes whatever the user has: folders, arrays, tensors, datasets. The net, the memory and the labels
-are a `Model`; an update works on a copy, so one that fails or is refused changes nothing.
+`learn` accepts folders, arrays, tensors and datasets. The net, the memory and the labels are a `Model`; an
+update works on a copy, so a failed or refused update changes nothing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,24 +45,25 @@ from strongreplay.training.events import Listener
 
 
 class Refused(RunError):
-    """An update after which an old class would have lost more than it may; the learner is as it was."""
+    """An update was refused: an old class lost more than `max_drop` points. The learner is unchanged."""
 
     def __init__(self, report: Report) -> None:
         worst = report.verdict.fallen[0]
         super().__init__(
             f"class {worst.label!r} fell from {worst.before:.1f} to {worst.after:.1f} % on {worst.count} "
-            f"{worst.where} samples, more than {report.verdict.max_drop:g} points; the learner is as it was. "
+            f"{worst.where} samples, more than {report.verdict.max_drop:g} points; the learner is unchanged. "
             "Learn with a larger memory, or with max_drop=None"
         )
         self.report = report
 
 
 class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """Keeps what it learnt; `net` is a name, or a module whose answers are taken for features.
+    """A classifier that learns new data without forgetting old data.
 
-    With a `checkpoint` folder the state of the training is kept there every minute: the same call in a new
-    process continues an update that was killed, and the folder is removed when the update is done.
-    `listeners` hear of every step (see `strongreplay.training.events`); `verbose` shows a progress bar.
+    `net` is a name, or a module whose outputs are used as features. With a `checkpoint` folder, a checkpoint
+    is written there every minute: the same call in a new process resumes a killed update, and the folder is
+    removed at the end. `listeners` receive events (see `strongreplay.training.events`); `verbose` shows a
+    progress bar.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         guard: object = None,
         max_drop: float | None = None,
     ) -> Report:
-        """One more chunk; with `max_drop`, an update that costs an old class more points is refused."""
+        """Learn one more chunk; with `max_drop`, refuse the update if an old class loses more points."""
         shape = self.model_.shape if hasattr(self, "model_") else None
         chunk = read_chunk(data, labels, shape=shape, side=self.side, channels=self.channels)
         return self._learn(chunk, guard, max_drop)
@@ -178,10 +179,10 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         }
         return make_settings(settings | dict(self.settings or {}))
 
-    # scikit-learn's verbs
+    # The interface of scikit-learn
 
     def fit(self, X: object, y: object = None) -> Self:
-        """Forget everything and learn this."""
+        """Start again with a new model and learn this data."""
         chunk = self._validated(X, y, reset=True)
         for name in ("model_", "about_", "folder_", "version_"):
             self.__dict__.pop(name, None)
@@ -189,7 +190,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def partial_fit(self, X: object, y: object = None, classes: Sequence[Label] | None = None) -> Self:
-        """One more chunk; `classes` may announce labels that come later."""
+        """Learn one more chunk; `classes` can list labels of later chunks."""
         chunk = self._validated(X, y, reset=not hasattr(self, "model_"))
         self._learn(chunk, announced=[plain(label) for label in classes] if classes is not None else ())
         return self
@@ -199,7 +200,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise DataError(
                 "Learner requires y to be passed, but the target y is None; give a label a sample"
             )
-        if y is not None and are_features(X):  # scikit-learn's own rules
+        if y is not None and are_features(X):  # features are validated by scikit-learn
             X, y = validate_data(self, X, y, reset=reset, dtype=np.float32)
             check_classification_targets(y)
         shape = self.model_.shape if hasattr(self, "model_") and not reset else None
@@ -211,12 +212,12 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return answers
 
     def predict_proba(self, X: object) -> NDArray[np.float64]:
-        """(N, K) in the order of `classes_`."""
+        """(N, K) probabilities, in the order of `classes_`."""
         probabilities: NDArray[np.float64] = self._scores(X).double().softmax(1).numpy()
         return probabilities
 
     def evaluate(self, data: object, labels: object = None, *, against: str | None = None) -> Evaluation:
-        """By class: right answers and samples; with `against`, those of a version in the folder beside."""
+        """Correct predictions and samples by class; `against` names a stored version to compare with."""
         check_is_fitted(self, "model_")
         chunk = read_chunk(data, labels, shape=self.model_.shape)
         answers = collect_answers(getattr(self, "version_", "this learner"), self.model_, chunk)
@@ -237,15 +238,15 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def classes_(self) -> NDArray[Any]:
-        """The labels by column: those met first come first."""
+        """The labels by column, in the order in which they were learnt."""
         check_is_fitted(self, "model_")
         labels = self.model_.labels
         return np.array(labels, dtype=None if len({type(label) for label in labels}) == 1 else object)
 
-    # Keeping
+    # Saving and loading
 
     def __getstate__(self) -> dict[str, Any]:
-        """For pickle and copy: views are functions, so a model travels as its parts."""
+        """For pickle and copy: the model is stored as its parts, because views are functions."""
         state = dict(super().__getstate__())
         if "model_" in state:
             state["model_"] = clone(parts_of(state["model_"]))
@@ -258,7 +259,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.model_ = model_of(state["model_"], find_device(self.device), own)
 
     def save(self, path: str | Path) -> Version:
-        """The next version in a folder, which `ser` and `Learner.load` understand."""
+        """Write the next version to a folder, which `ser` and `Learner.load` can read."""
         check_is_fitted(self, "model_")
         store = Store(Path(path))
         with store.locked():
@@ -275,7 +276,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         net: nn.Module | None = None,
         device: str = "auto",
     ) -> Self:
-        """The version in use, or another; a net of one's own has to be given again."""
+        """Load the version in use, or another; a user's own net must be passed again."""
         found, parts = Store(Path(path)).read(version)
         model = model_of(parts, find_device(device), net)
         settings = model.settings
@@ -301,18 +302,18 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             learner.n_features_in_ = model.shape[0]
         return learner
 
-    # What the folder tells; it holds what was saved, not what was learnt since
+    # Information from the folder, which holds the last saved version, without later updates
 
     def status(self) -> ModelStatus:
-        """Classes, memory and versions, of the version that was loaded or saved last."""
+        """Classes, memory and versions of the version that was loaded or saved last."""
         return read_status(self._store(), self.version_)
 
     def diff(self, first: str, second: str) -> VersionDiff:
-        """What is different between two versions in the folder, such as "v1" and "v2" or "candidate"."""
+        """Differences between two versions in the folder, such as "v1" and "v2" or "candidate"."""
         return diff_versions(self._store(), first, second)
 
     def history(self) -> list[HistoryEntry]:
-        """Every act in the folder, the oldest first."""
+        """Every act in the folder, oldest first."""
         return read_history(self._store())
 
     def _store(self) -> Store:
@@ -322,7 +323,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def kept_settings(settings: ModelSettings) -> dict[str, Any]:
-    """What has no argument of its own."""
+    """The settings that have no argument of `Learner.__init__`."""
     train = settings.train.model_dump(exclude={"epochs", "lr", "batch_size"}, exclude_none=True)
     method = settings.method.model_dump(exclude={"memory_size"})
     kept = {f"train.{key}": value for key, value in train.items()}
@@ -334,7 +335,7 @@ def kept_settings(settings: ModelSettings) -> dict[str, Any]:
 
 
 def are_features(data: Any) -> bool:
-    """Two dimensions or fewer, which scikit-learn has its own words for; tensors are no business of its."""
+    """Whether data are features that scikit-learn must validate: at most two dimensions, and no tensor."""
     if isinstance(data, Tensor) or (isinstance(data, list) and data and hasattr(data[0], "convert")):
         return False
     return len(data.shape if hasattr(data, "shape") else np.asarray(data).shape) <= 2
@@ -346,7 +347,7 @@ def plain(label: Any) -> Label:
 
 
 def clone(tree: Any) -> Any:
-    """The same tree with tensors of its own."""
+    """A deep copy of a tree, with detached tensors."""
     if isinstance(tree, Tensor):
         return tree.detach().clone()
     if isinstance(tree, dict):

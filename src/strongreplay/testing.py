@@ -1,9 +1,9 @@
-"""Checks for people who write their own: `check_method`, `check_net`, `check_stream`, `check_listener`.
+"""Checks for a user's own classes: `check_method`, `check_net`, `check_stream`, `check_listener`.
 
     from strongreplay.testing import check_method
     check_method(MyMethod)
 
-Each check learns a small stream of three tasks, takes seconds and needs no pytest. What breaks a contract is
+Each check learns a small stream of three tasks, takes seconds and needs no pytest. A broken contract raises
 a ContractError that says which one and how to fix it. The methods of this package pass the same checks.
 """
 
@@ -41,7 +41,7 @@ def expect(holds: bool, contract: str, remedy: str) -> None:
 
 
 def make_split(per_class: int, seed: int) -> Split:
-    """A bright patch at the class's own place, over noise, in shuffled order."""
+    """Noise images with a bright patch whose position depends on the class, in shuffled order."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(NUM_CLASSES).repeat(per_class)
     labels = labels[torch.randperm(len(labels), generator=generator)]
@@ -109,12 +109,12 @@ def weights(module: nn.Module) -> Tensor:
 
 
 def snapshot(method: Method) -> dict[str, Any]:
-    """All that is saved, copied."""
+    """A copy of everything that is saved."""
     return deepcopy(dict(method.state_dict()))
 
 
 def differences(first: Any, second: Any, where: str = "") -> list[str]:
-    """The names of what is not equal to the bit in two states; NaN equals NaN."""
+    """The names of values that differ between two states by at least one bit; NaN equals NaN."""
     if isinstance(first, dict) and isinstance(second, dict):
         keys = [*first, *(key for key in second if key not in first)]
         return [d for key in keys for d in differences(first.get(key), second.get(key), f"{where}/{key}")]
@@ -145,7 +145,7 @@ def check_terms(case: MethodCase) -> None:
 
 
 def check_deterministic(case: MethodCase) -> None:
-    """The same seed gives the same weights, another seed others."""
+    """The same seed gives the same weights, and another seed gives other weights."""
     found = []
     for seed in (0, 0, 1):
         method = case.make(seed)
@@ -157,7 +157,7 @@ def check_deterministic(case: MethodCase) -> None:
 
 
 def check_global_generators(case: MethodCase) -> None:
-    """The global generators of torch, numpy and random are neither moved nor read."""
+    """The global generators of torch, numpy and random are neither changed nor used."""
 
     def states() -> tuple[Any, ...]:
         numbers = cast(tuple[Any, ...], np.random.get_state())[1].tolist()
@@ -178,7 +178,7 @@ def check_global_generators(case: MethodCase) -> None:
 
 
 def check_state(case: MethodCase) -> None:
-    """Saved after any step and loaded into a new method, it continues to the bit."""
+    """A state saved after any step and loaded into a new method gives the same bits as no interruption."""
     for stop in (0, 2, 3, 7):  # before the first step, in the first task, at its end, in the last task
 
         def go(method: Method, start: int, end: int) -> None:
@@ -211,7 +211,7 @@ def check_moves(case: MethodCase) -> None:
     case.learn(method)
     for name, module in method.named_modules():
         if type(module).get_extra_state is not nn.Module.get_extra_state:
-            continue  # it saves and moves what it holds by itself
+            continue  # it saves and moves its tensors itself
         for key, value in vars(module).items():
             where = f"{case.row.label}.{name + '.' if name else ''}{key}"
             remedy = "Use self.register_buffer(name, tensor)."
@@ -248,7 +248,7 @@ def check_evaluation(case: MethodCase) -> None:
 
 
 def check_memory(case: MethodCase) -> None:
-    """A memory is no larger than it may be and keeps images of seen classes as they are stored."""
+    """A memory does not exceed its size and keeps stored images (not inputs) of seen classes."""
     method, stream = case.make(), case.stream
     order = derive_generator(0, "order")
     for task in (stream[0], stream[1]):
@@ -290,7 +290,7 @@ def check_small_batches(case: MethodCase) -> None:
 
 
 def check_gradients(case: MethodCase) -> None:
-    """What stands in .grad before a step makes no difference to it."""
+    """A step does not depend on the gradients that are in .grad before it."""
     clean, poisoned, batch = case.make(), case.make(), case.batch()
     for parameter in poisoned.net.parameters():
         parameter.grad = torch.full_like(parameter, 1e3)
@@ -301,7 +301,7 @@ def check_gradients(case: MethodCase) -> None:
 
 
 def check_frozen_nets(case: MethodCase) -> None:
-    """Old nets stay as they were taken: weights, mode, no gradients, no parameter of the live net."""
+    """Old nets do not change: fixed weights and mode, no gradients, no parameter shared with the live net."""
     method = case.make()
     case.learn(method)
     frozen = [module for module in method.modules() if isinstance(module, OldNet)]
@@ -334,7 +334,7 @@ def check_settings(case: MethodCase) -> None:
 
 
 def check_growth(case: MethodCase) -> None:
-    """Where the row says so, it goes on after its head has got more outputs."""
+    """If the row says that the method can grow, it continues training after its head has grown."""
     if not case.row.grows:
         return
     method = case.make()
@@ -347,13 +347,13 @@ def check_growth(case: MethodCase) -> None:
         wide = method.eval().predict(inputs).shape == (5, NUM_CLASSES + 2)
     expect(
         finite and wide,
-        f"{case.row.label} does not go on after grow().",
-        "Widen all that has a place a class.",
+        f"{case.row.label} does not continue after grow().",
+        "Widen every tensor that has one entry per class.",
     )
 
 
 def check_learning(case: MethodCase) -> None:
-    """It learns: six easy classes at once, to more than 90 %."""
+    """It learns six easy classes at once, to more than 90 %."""
     method = case.make()
     case.learn(method, epochs=30, stream=accumulate(case.stream))
     accuracy = evaluate(method, case.stream.test(0), case.stream.test_view, ALL_CLASSES)[0]
@@ -374,7 +374,7 @@ METHOD_CHECKS: dict[str, Callable[[MethodCase], None]] = {
 def check_method(
     method: "type[Method] | str", net: Callable[[], nn.Module] | None = None, **settings: Any
 ) -> None:
-    """Check a class, or a name such as `mine.py:MyMethod`, against everything a method must do."""
+    """Check a class, or a name such as `mine.py:MyMethod`, against all contracts of a method."""
     row = method_row(method) if isinstance(method, str) else row_of_class(method.__name__, method, None)
     case = MethodCase(row, settings, net)
     for check in METHOD_CHECKS.values():
@@ -416,7 +416,7 @@ def check_net(
 
 
 def check_stream(make: Callable[[], Stream] | Stream) -> None:
-    """Check a stream: tasks with data, labels of their classes, the same again, views that make floats."""
+    """Check a stream: tasks have data and correct labels, a second build is equal, views give floats."""
     first, again = (make, make) if isinstance(make, Stream) else (make(), make())
     expect(len(first) > 0, "The stream has no tasks.", "Give at least one.")
     for index in range(len(first)):
@@ -426,7 +426,7 @@ def check_stream(make: Callable[[], Stream] | Stream) -> None:
             expect(len(split) > 0, f"{where} no samples.", "Leave the task out, or give it some.")
             labels = set(split.labels.tolist())
             known = labels <= classes if part == "test" or not first.train_classes else True
-            expect(known, f"{where} labels {labels} are not of its classes {classes}.", "Correct task_classes.")
+            expect(known, f"{where} labels {labels} are not of its classes {classes}.", "Fix task_classes.")
             shape = tuple(split.inputs.shape[1:])
             expect(
                 shape == tuple(first.input_shape), f"{where} inputs are {shape}.", f"Say input_shape={shape}."
@@ -441,7 +441,7 @@ def check_stream(make: Callable[[], Stream] | Stream) -> None:
 
 
 def check_listener(listener: Listener) -> None:
-    """Check that every event can be sent to a listener, and that it changes nothing of what is learnt."""
+    """Check that a listener accepts every event and does not change the training."""
     stream, found = small_stream(), []
     for listeners in ([], [listener]):
         case = MethodCase(method_row("er"), stream=stream)
@@ -470,7 +470,7 @@ def check_listener(listener: Listener) -> None:
 
 
 class Strict(Listener):
-    """Passes events on; an exception is a broken contract instead of a warning."""
+    """Passes events on; an exception raises a ContractError instead of a warning."""
 
     def __init__(self, listeners: list[Listener]) -> None:
         self.listeners = listeners

@@ -334,14 +334,14 @@ def test_stopped_and_killed_and_repeated_it_ends_with_the_same_model(
     assert "an update with other data or settings was stopped here" in other.err
 
     process = run_child(state, photos / "may", *LONG)
-    wait_for(log, "going on with the update that was stopped, after step")
+    wait_for(log, "resuming the stopped update after step")
     os.kill(process.pid, signal.SIGKILL)
     process.join(60)
     assert process.exitcode == -signal.SIGKILL
     assert not Store(state).exists
 
     process = run_child(state, photos / "may", *LONG)
-    wait_for(log, "going on with the update that was stopped")
+    wait_for(log, "resuming the stopped update")
     os.kill(process.pid, signal.SIGTERM)
     process.join(60)
     assert process.exitcode == 143, log.read_text()

@@ -63,7 +63,7 @@ def test_a_killed_run_of_a_users_method_ends_as_if_it_had_never_stopped(finished
     (finished / "er_ace.py").write_text(source)
     resumed = ser(finished, "resume", "out")
     assert resumed.returncode == 0, resumed.stderr
-    assert "going on after step" in resumed.stderr
+    assert "resuming after step" in resumed.stderr
     assert result_of(finished, "out") == result_of(finished, "whole")
 
 

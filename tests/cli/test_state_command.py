@@ -38,7 +38,9 @@ def test_a_stopped_update_is_named_as_what_it_is(work: Path) -> None:
     for words in (["state", "inspect", work], ["resume", work]):
         code, text = ser(*words)
         assert code == 1
-        assert f"a stopped update of the model in {work.parent}, not of a run; go on with the same" in text
+        assert (
+            f"a stopped update of the model in {work.parent}, not of a run; resume it with the same" in text
+        )
     assert ser("state", "verify", work) == (0, f"{work / 'state-000001'}: good")
 
 

@@ -92,7 +92,7 @@ def test_killed_and_resumed_by_command_it_ends_with_the_same_record(tmp_path: Pa
     process.communicate(timeout=60)
     resumed = ser(killed, "resume", "out")
     assert resumed.returncode == 0, resumed.stderr
-    assert "going on after step" in resumed.stderr
+    assert "resuming after step" in resumed.stderr
     first, second = (json.loads(next(folder.rglob("seed-0.json")).read_text()) for folder in (whole, killed))
     assert first["results"] == second["results"]
     assert first["config"] == second["config"]

@@ -94,7 +94,7 @@ def test_a_run_whose_process_is_killed_is_tried_again_from_its_checkpoint(option
     long, diary = config(settings={"train.epochs": 40}), Diary(kill_when(lambda job: job.done > 20, 1))
     assert ends(go([long], often, diary, num_jobs=2, threads=1)) == ["recorded"]
     assert "ended by SIGKILL" in diary.messages[0]
-    assert "going on after step" in diary.messages[1]
+    assert "resuming after step" in diary.messages[1]
     found = read_record(record_path(options.out, long.to_dict()))
     torch.set_num_threads(1)
     assert found.results == run(long).results

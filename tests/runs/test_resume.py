@@ -170,7 +170,7 @@ def test_asked_to_stop_it_keeps_its_state_and_says_where(tmp_path: Path) -> None
             told.append(text)
 
     resumed = run(config, out=tmp_path / "stopped", listeners=[Told()], resume=True)
-    assert told[0].startswith("going on after step 8, task 1")
+    assert told[0].startswith("resuming after step 8, task 1")
     assert resumed.results == run(config).results
 
 

@@ -125,7 +125,7 @@ def reading(path: Path, culprit: Path | None = None) -> Iterator[None]:
 
 @contextmanager
 def telling(path: Path, remedy: str) -> Iterator[None]:
-    """Whatever goes wrong while reading a file becomes one DataError that says what to do."""
+    """Turn any error while reading a file into a DataError that says what to do."""
     try:
         with reading(path):
             yield

@@ -1,4 +1,4 @@
-"""Arrays out of .npy and .npz files: the header is judged before anything is allocated, no code is run."""
+"""Read .npy and .npz files: the header is checked before memory is allocated, and no code is executed."""
 
 import math
 import zipfile
@@ -26,7 +26,7 @@ HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
 def open_array(path: Path) -> Array:
-    """The samples of an .npz file, or of an .npy file, whose rows stay on disk until they are asked for."""
+    """The samples of an .npz file, or of an .npy file, which is memory-mapped."""
     if path.suffix.lower() == ".npz":
         with opened(path, "write it with np.savez(path, inputs=...)") as archive:
             return read_member(archive, path, INPUT_NAMES)
@@ -34,7 +34,7 @@ def open_array(path: Path) -> Array:
 
 
 def open_npy(path: Path) -> Array:
-    """An .npy file, memory-mapped: copy on write, so that nothing reaches the file."""
+    """A memory-mapped .npy file; copy on write, so the file is never changed."""
     with telling(path, "write it with np.save(path, inputs)"):
         check_regular(path)
         with path.open("rb") as file:
@@ -51,7 +51,7 @@ def read_npz(path: Path) -> tuple[Array, Array]:
 
 
 def read_npz_parts(path: Path) -> list[tuple[Array, Array]]:
-    """Samples and labels for training and, if the file has them, for the test."""
+    """Samples and labels for training and, if the file has them, for testing."""
     remedy = "write it with np.savez(path, inputs=..., labels=..., test_inputs=..., test_labels=...)"
     with opened(path, remedy) as archive:
         held = {member_name(name) for name in archive.namelist()}
@@ -64,7 +64,7 @@ def read_npz_parts(path: Path) -> list[tuple[Array, Array]]:
 
 @contextmanager
 def opened(path: Path, remedy: str) -> Iterator[zipfile.ZipFile]:
-    """An .npz file as a zip archive; whatever goes wrong inside becomes a DataError."""
+    """An .npz file as a zip archive; any error inside becomes a DataError."""
     try:
         with telling(path, remedy):
             check_regular(path)
@@ -75,7 +75,7 @@ def opened(path: Path, remedy: str) -> Iterator[zipfile.ZipFile]:
 
 
 def read_member(archive: zipfile.ZipFile, path: Path, names: tuple[str, ...]) -> Array:
-    """The one array of the archive that has one of the names."""
+    """The array of the archive with one of the names; there must be exactly one."""
     held = archive.namelist()
     matching = [name for name in held if member_name(name) in names]
     if len(matching) != 1:
@@ -104,7 +104,7 @@ def read_header(file: IO[bytes], path: Path, name: str) -> tuple[tuple[int, ...]
     if version not in HEADERS:
         raise Damaged(path, f"has an array of format {version}, expected 1.0 or 2.0, in {name!a:.80}")
     shape, _, dtype = HEADERS[version](file)
-    if dtype.hasobject:  # which only running code from the file could bring back
+    if dtype.hasobject:  # loading it would execute code from the file
         raise Damaged(path, f"must hold numbers and text alone, got Python objects in {name!a:.80}")
     if dtype.kind not in KINDS or dtype.itemsize == 0:
         raise Damaged(path, f"must hold numbers and text alone, got the type {dtype!s:.80} in {name!a:.80}")
@@ -114,11 +114,11 @@ def read_header(file: IO[bytes], path: Path, name: str) -> tuple[tuple[int, ...]
 
 
 def check_size(shape: tuple[int, ...], dtype: np.dtype[Any], available: int, path: Path, name: str) -> None:
-    """An array must not be larger than the bytes that hold it: room is made for what the header says."""
+    """Refuse a header that claims more bytes than the file has, before memory is allocated for it."""
     if math.prod(shape) * dtype.itemsize > available:
         raise Damaged(path, f"says of {name!a:.80} that it is larger than it is")
 
 
 def check_regular(path: Path) -> None:
-    if path.exists() and not path.is_file():  # a pipe would be waited for without end
+    if path.exists() and not path.is_file():  # reading a pipe could wait forever
         raise Damaged(path, "is no regular file")

@@ -1,4 +1,4 @@
-"""Images as PNG or JPEG bytes and back: how a memory keeps more of them in the same room."""
+"""Encode images as PNG or JPEG and decode them, so that a memory keeps more images in the same space."""
 
 import io
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ QUALITY = 90  # of JPEG
 
 
 def encode(images: Tensor, codec: Codec) -> list[bytes]:
-    """Each (C, H, W) uint8 image of a batch as the bytes of a file."""
+    """The file bytes of each (C, H, W) uint8 image of a batch."""
     from PIL import Image
 
     files = []
@@ -29,7 +29,7 @@ def encode(images: Tensor, codec: Codec) -> list[bytes]:
 
 
 def decode(files: Sequence[bytes], shape: tuple[int, ...]) -> Tensor:
-    """The inverse of `encode`, up to what JPEG loses; every image must have the shape."""
+    """The inverse of `encode`, except for JPEG's loss; every image must have this shape."""
     images = np.empty((len(files), *shape), np.uint8)
     for number, data in enumerate(files):
         try:

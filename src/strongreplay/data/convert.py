@@ -1,4 +1,4 @@
-"""Arrays, tensors and pictures of any kind as the tensor a model takes: uint8 images or float32 features."""
+"""Convert arrays, tensors and PIL images to the tensor a model takes: uint8 images or float32 features."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from PIL import Image
 
 Fetch = Callable[[int], object]  # row -> image or features
-LARGEST_SIDE = 64  # pixels, if nobody asks for more: a plain CPU still learns these, and a memory holds many
+LARGEST_SIDE = 64  # default limit in pixels: a CPU can train on these, and a memory holds many
 KINDS = (
     "give a folder of class folders, a CSV manifest, an .npz file, arrays with labels, or a dataset that has "
     "a length and gives (image, label) for a row"
 )
-BLOCK_SIZE = 1024  # samples changed at once, so that no second copy of all is made on the way
+BLOCK_SIZE = 1024  # samples converted at once, so that there is no second copy of all
 
 
 class Fit(NamedTuple):
-    """What samples have to become: as a model takes them or as asked for, None where the data decide."""
+    """The required form of samples, from a model or from the user; None: the data decide."""
 
     kind: str | None  # images or features
     columns: int | None = None
@@ -58,7 +58,7 @@ def expect_kind(where: str, got: str, fit: Fit) -> None:
 
 
 def convert(data: object, where: str, fit: Fit, progress: OnProgress | None) -> Tensor:
-    """Arrays, or a list of images, as a tensor that fits."""
+    """Convert arrays, or a list of images, to a tensor of the required form."""
     if isinstance(data, list | tuple) and data and not isinstance(data[0], list | tuple | int | float | str):
         return read_items(data.__getitem__, len(data), where, fit, progress)
     array = as_array(data, where)
@@ -79,7 +79,7 @@ def convert(data: object, where: str, fit: Fit, progress: OnProgress | None) -> 
 
 
 def read_items(fetch: Fetch, count: int, where: str, fit: Fit, progress: OnProgress | None) -> Tensor:
-    """Images or features that are to be had one by one."""
+    """Read images or features one by one."""
     from PIL import Image
 
     def get(row: int) -> object:
@@ -101,7 +101,7 @@ def read_items(fetch: Fetch, count: int, where: str, fit: Fit, progress: OnProgr
 
     side, channels = fit.side, fit.channels
     if side is None or channels is None:
-        # Read twice, not kept: the images of a dataset may be far larger than what becomes of them.
+        # Images are read twice instead of kept: the originals may be far larger than the resized ones.
         headers = [images.header_of(picture(row)) for row in range(count)]
         side = side or images.choose_side(headers, LARGEST_SIDE)
         channels = channels or images.choose_channels(headers)
@@ -122,7 +122,7 @@ def _decode_all(
             inputs[row] = images.decode(picture(row), side, channels)
         except DataError:
             raise
-        except Exception as error:  # a decoder raises almost anything
+        except Exception as error:  # decoders raise many kinds of exceptions
             raise _unreadable(where, row, error) from error
         images.report(progress, row + 1, count)
     return torch.from_numpy(inputs)
@@ -136,7 +136,7 @@ def _unreadable(where: str, row: int, error: Exception) -> DataError:
 def _picture(image: object, where: str, row: int) -> "Image.Image":
     from PIL import Image
 
-    if isinstance(image, Image.Image) and image.mode != "F":  # floats follow the rule for arrays
+    if isinstance(image, Image.Image) and image.mode != "F":  # floats are handled like arrays
         if not min(image.size):
             raise DataError(f"{where} #{row}: an image must have pixels, got none; take it out")
         return image
@@ -159,9 +159,7 @@ def as_array(data: Any, where: str) -> Array:
     try:
         if isinstance(data, Tensor):
             data = data.detach().cpu()
-            data = (
-                data.float() if data.dtype == torch.bfloat16 else data
-            ).numpy()  # NumPy has no such floats
+            data = (data.float() if data.dtype == torch.bfloat16 else data).numpy()  # NumPy has no bfloat16
         return np.asarray(data)
     except BROKEN as error:
         fault = f"{type(error).__name__}: {error}"
@@ -187,7 +185,7 @@ def _features(array: Array, where: str, fit: Fit) -> Tensor:
             f"{where}: features must have {fit.columns} columns, got {array.shape[1]}; "
             "give what the model was taught with"
         )
-    with np.errstate(over="ignore"):  # what does not fit becomes infinite and is refused
+    with np.errstate(over="ignore"):  # an overflow becomes infinite and is refused
         features = np.array(array, np.float32, order="C")
     finite = np.isfinite(features)
     if not finite.all():
@@ -200,7 +198,7 @@ def _features(array: Array, where: str, fit: Fit) -> Tensor:
 
 
 def _pixels(array: Array, where: str, first: int = 0) -> Bytes:
-    """Images as (N, C, H, W) of eight bits, from bytes or from floats in 0 to 1."""
+    """Images as (N, C, H, W) uint8, from uint8 or from floats in [0, 1]."""
     if array.ndim == 3:
         array = array[:, None]
     elif array.shape[1] not in (1, 3):
@@ -220,7 +218,7 @@ def _pixels(array: Array, where: str, first: int = 0) -> Bytes:
     pixels = images.allocate(where, array.shape)
     for start in range(0, len(array), BLOCK_SIZE):
         block = array[start : start + BLOCK_SIZE]
-        inside = (block >= 0) & (block <= 1)  # not so for NaN
+        inside = (block >= 0) & (block <= 1)  # False for NaN
         if not inside.all():
             place = tuple(np.argwhere(~inside)[0])
             raise DataError(

@@ -1,4 +1,4 @@
-"""Streams that a user wrote: `mine.py:my_stream`, or a name that an installed package brings.
+"""Streams that a user wrote: `mine.py:my_stream`, or the name of an installed package's stream.
 
 A stream is a function of a seed, or of a seed and the data folder. It returns a Stream, or a train and a test
 Split, which are then divided by class.
@@ -26,7 +26,7 @@ def load_function(name: str, source_hash: str | None = None) -> Loaded:
 
 
 def call(name: str, function: Any, seed: int, folder: Path) -> Stream | tuple[Split, Split]:
-    """What the function makes of a seed; errors in it are named with its name."""
+    """Call the function with a seed; its errors become DataErrors with its name."""
     takes_folder = len(inspect.signature(function).parameters) > 1
     try:
         made = function(seed, folder) if takes_folder else function(seed)

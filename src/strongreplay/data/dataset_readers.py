@@ -1,6 +1,6 @@
-"""How a published dataset is read into two splits of uint8 images.
+"""Read a published dataset into two splits of uint8 images.
 
-CIFAR is read from its binary archives, because reading the others would run code from the file.
+CIFAR is read from its binary archives, because the Python version is a pickle, which can execute code.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ from strongreplay.protocol import Split
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """One published dataset: what it is, where it comes from and how it is read."""
+    """One published dataset: description, archives and reader."""
 
     name: str
     description: str
@@ -39,7 +39,7 @@ def parse_contents(dataset: Dataset, contents: Contents) -> Parts:
 
 
 def read_members(dataset: Dataset, folder: Path, progress: OnProgress | None) -> tuple[Split, Split]:
-    """Put together what the members of all archives hold."""
+    """Join the contents of all members of all archives."""
     lengths = {"train": dataset.num_train, "test": dataset.num_test}
     columns: tuple[dict[str, Bytes], dict[str, Bytes]] = ({}, {})
     filled: Counter[tuple[str, str]] = Counter()
@@ -61,7 +61,7 @@ def read_members(dataset: Dataset, folder: Path, progress: OnProgress | None) ->
 
 
 def _place(whole: Bytes | None, part: Bytes, start: int, length: int) -> Bytes:
-    """The column of a split with one more part in it; a part that is all of it is not copied."""
+    """Copy a part into the column of a split; a part that is the whole column is not copied."""
     if len(part) == length:
         return np.ascontiguousarray(part)
     whole = np.empty((length, *part.shape[1:]), np.uint8) if whole is None else whole
@@ -78,7 +78,7 @@ def read_tinyimagenet(dataset: Dataset, folder: Path, progress: OnProgress | Non
 
 
 def read_digits(dataset: Dataset, folder: Path, progress: OnProgress | None) -> tuple[Split, Split]:
-    """Every fifth image is for the test; sixteen levels of grey are spread over a byte."""
+    """Every fifth image is a test image; 17 grey levels are scaled to a byte."""
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
     pixels, classes = load_digits(return_X_y=True)

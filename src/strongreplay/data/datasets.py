@@ -1,6 +1,6 @@
 """Find, fetch, check and read the published datasets; `published.py` has a row for each.
 
-Files lie in one data folder in their official layout, packed as downloaded or unpacked; unpacked wins.
+Files are in one data folder in their official layout, packed or unpacked; unpacked files are preferred.
 """
 
 import shlex
@@ -34,15 +34,15 @@ __all__ += ["check", "default_folder", "fetch", "load", "locate"]
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """What of a dataset lies in a data folder."""
+    """The files of a dataset in a data folder."""
 
     is_present: bool
-    paths: tuple[Path, ...]  # not empty while is_present is False: incomplete
+    paths: tuple[Path, ...]  # if not empty and is_present is False: incomplete
     size: int  # bytes on disk
 
 
 def default_folder() -> Path:
-    """The user's cache folder, where data lies unless another folder is given."""
+    """The user's cache folder: the default data folder."""
     import pooch  # type: ignore[import-untyped]
 
     return Path(pooch.os_cache("strongreplay"))
@@ -61,14 +61,14 @@ def load(name: str, folder: Path, progress: OnProgress | None = None) -> tuple[S
 
 
 def fetch(name: str, folder: Path, progress: OnProgress | None = None) -> list[Path]:
-    """Download what is not there or not right, and name the files that were downloaded."""
+    """Download missing and damaged files; returns the downloaded files."""
     archives = _dataset(name).archives
     with _remedy(name, folder):
         return [download(archive, folder, progress) for archive in archives if not _is_there(archive, folder)]
 
 
 def locate(name: str, folder: Path) -> Location:
-    """Whether a dataset can be read from the folder, and what it takes up there."""
+    """Whether a dataset can be read from the folder, and its files and size there."""
     archives = _dataset(name).archives
     paths = []
     size = 0
@@ -82,7 +82,7 @@ def locate(name: str, folder: Path) -> Location:
 
 
 def check(name: str, folder: Path, progress: OnProgress | None = None) -> list[Finding]:
-    """Verify every file that is there: published checksums, sizes, headers, labels and class counts."""
+    """Verify every file found: published checksums, sizes, headers, labels and class counts."""
     dataset = _dataset(name)
     if dataset.archives and not locate(name, folder).paths:
         return [Finding(folder, False, f"{name} not found; run: {_command(name, folder)}")]

@@ -1,7 +1,7 @@
-"""A user's own labelled images, from a folder for each class or a CSV manifest, into one uint8 tensor.
+"""Read a user's labelled images, from class folders or a CSV manifest, into one uint8 tensor.
 
-Every file must lie inside the folder. All headers are read before the first pixel, so that a bad file is
-named at once and not after an hour.
+Every file must be inside the folder. All headers are read before any pixels, so that a bad file is reported
+at once and not after an hour.
 """
 
 import csv
@@ -26,7 +26,7 @@ MANIFEST_LIMIT = 1 << 26  # bytes; about a million lines
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """Decoded images and what is known about each."""
+    """Decoded images with labels and paths."""
 
     inputs: Tensor  # (N, C, H, W) uint8
     labels: list[str]
@@ -34,7 +34,7 @@ class Images:
 
 
 class ImageEntry(NamedTuple):
-    """One image to read: its name for the user, its label, and the file after following links."""
+    """One image to read: displayed name, label, and file with links resolved."""
 
     name: str
     label: str
@@ -49,14 +49,14 @@ def read_images(
     *,
     largest: int | None = None,
 ) -> Images:
-    """All images of a folder or manifest, in order; sizes must agree if there is neither side nor largest."""
+    """All images of a folder or manifest, in order; without `side` and `largest` they must have one size."""
     images.check_settings(side, channels)
     with telling(source, "give a folder of class folders, or a CSV manifest"):
         source.stat()
         items = list_folder(source) if source.is_dir() else list_manifest(source)
     inputs: Bytes | None = None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow warns about side data that plays no part here
+        warnings.simplefilter("ignore")  # Pillow warns about metadata that is not used here
         headers = [images.read_header(item.file) for item in items]
         channels = channels or images.choose_channels(headers)
         if side is None and largest is not None:
@@ -74,7 +74,7 @@ def read_images(
 
 
 def list_folder(folder: Path) -> list[ImageEntry]:
-    """The images of each class folder, classes and files by name; what lies deeper is not looked at."""
+    """The images of each class folder, sorted by class and file name; deeper folders are ignored."""
     root = folder.resolve()
     items = []
     for place in _entries(folder):
@@ -99,7 +99,7 @@ def list_folder(folder: Path) -> list[ImageEntry]:
 
 
 def list_manifest(manifest: Path) -> list[ImageEntry]:
-    """The images that a CSV file with the header path,label names, in its order."""
+    """The images listed in a CSV file with the header path,label, in its order."""
     remedy = f"write UTF-8 lines under the header {','.join(HEADER)}"
     with telling(manifest, remedy):
         if not manifest.is_file() or manifest.stat().st_size > MANIFEST_LIMIT:
@@ -121,24 +121,24 @@ def _manifest_item(manifest: Path, root: Path, line: int, row: list[str]) -> Ima
     where = f"{manifest} line {line}"
     if len(row) != len(HEADER):
         raise DataError(f"{where} must have a path and a label, got {len(row)} fields; fix the line")
-    path, label = row[0], row[1].strip()  # a blank beside the comma must not make another class
+    path, label = row[0], row[1].strip()  # a space after the comma must not make another class
     file = _inside(manifest.parent / check_name(path, where), root)
     return ImageEntry(file.relative_to(root).as_posix(), check_name(label, where), file)
 
 
 def _entries(folder: Path) -> list[Path]:
-    """What lies in a folder and is not hidden, by name."""
+    """The entries of a folder that are not hidden, sorted by name."""
     with telling(folder, REPLACE):
         return sorted((p for p in folder.iterdir() if not p.name.startswith(".")), key=lambda p: p.name)
 
 
 def _inside(path: Path, root: Path) -> Path:
-    """The regular file behind a path, links followed, if it lies in the root."""
+    """The regular file of a path, with links resolved; it must be inside the root."""
     with telling(path, REPLACE):
         file = path.resolve()
         if not file.is_relative_to(root):
             raise DataError(f"{path} must stay inside {root}, got {file}; copy the file into the folder")
-        if not file.is_file():  # a pipe would be waited for without end
+        if not file.is_file():  # reading a pipe could wait forever
             raise Damaged(path, "is missing or no regular file")
         return file
 

@@ -1,4 +1,4 @@
-"""Image files without labels, as `ser predict` takes them: found in folders, read a batch at a time."""
+"""Unlabelled image files for `ser predict`: found in folders, read a batch at a time."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +14,7 @@ from strongreplay.errors import ConfigError, DataError
 
 
 def find_images(paths: Iterable[Path]) -> list[Path]:
-    """Files as given; a folder gives its images at any depth, by name, without the hidden ones."""
+    """The given files, and the images in given folders at any depth, sorted by name, without hidden files."""
     found: list[Path] = []
     for path in map(Path, paths):
         found += _walk(path) if os.path.isdir(path) else [path]
@@ -24,7 +24,7 @@ def find_images(paths: Iterable[Path]) -> list[Path]:
 def stream_images(
     paths: Sequence[Path], shape: tuple[int, ...], batch_size: int = 256
 ) -> Iterator[tuple[list[Path], Tensor, list[tuple[Path, str]]]]:
-    """The files that were read, their images, and for each that was not the reason; a batch at a time."""
+    """Batches of: files that were read, their images, and (file, reason) for each that failed."""
     fit = make_fit(shape, None, None)
     expect_kind("image files", "images", fit)
     if batch_size < 1:
@@ -52,7 +52,7 @@ def _walk(folder: Path) -> list[Path]:
 
     def fail(error: OSError) -> None:
         with telling(Path(error.filename), images.REPLACE):
-            raise error  # else a folder that cannot be read would pass for an empty one
+            raise error  # otherwise an unreadable folder would look empty
 
     for place, inner, names in os.walk(folder, onerror=fail):
         inner[:] = [name for name in inner if not name.startswith(".")]

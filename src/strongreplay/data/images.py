@@ -1,7 +1,7 @@
-"""The one image decoder: files and pictures of any kind become upright uint8 pixels.
+"""The only image decoder: files and PIL images become upright uint8 pixels.
 
-Nothing in a file is trusted: its header is judged before its pixels are decoded, and whatever a decoder
-raises means that this one file is bad.
+Files are not trusted: the header is checked before pixels are decoded, and any exception of a decoder means
+that this one file is bad.
 """
 
 import warnings
@@ -24,11 +24,11 @@ ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N")  # Pillow's modes of one colour
 PIXEL_LIMIT = 1 << 26  # an image; 8192 x 8192
-SIDE_LIMIT = 1 << 16  # pixels; what a decoder makes room for may grow with one side alone
+SIDE_LIMIT = 1 << 16  # pixels; a decoder may allocate memory by one side alone
 FILE_LIMIT = 8 * PIXEL_LIMIT  # bytes; four channels of 16 bits without any compression
 PROGRESS_STEP = 250  # images between two reports
 ORIENTATION = 0x0112  # the EXIF tag
-TURNS = {  # its values to the names of what makes the image upright
+TURNS = {  # its values -> the operation that makes the image upright
     2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE", 6: "ROTATE_270",
     7: "TRANSVERSE", 8: "ROTATE_90",
 }  # fmt: skip
@@ -36,21 +36,21 @@ REPLACE = "replace the file or take it out"
 
 
 class BadImage(Exception):
-    """An image that cannot be decoded; the text says why, the one who knows its name adds it."""
+    """An image that cannot be decoded; the text says why, and the caller adds the file name."""
 
 
 class Header(NamedTuple):
-    """What is known of an image before its pixels are."""
+    """Properties of an image that are known before decoding."""
 
     is_grey: bool
     shorter_side: int
 
 
 def read_image(path: Path, side: int, channels: int) -> Bytes:
-    """One image file, wherever it lies, as decode gives it."""
+    """Read and decode one image file."""
     with warnings.catch_warnings(), telling(path, REPLACE):
         warnings.simplefilter("ignore")
-        if path.exists() and not path.is_file():  # a pipe would be waited for without end
+        if path.exists() and not path.is_file():  # reading a pipe could wait forever
             raise Damaged(path, "is no regular file")
         with opened(path) as image:
             return decode(image, side, channels)
@@ -63,12 +63,12 @@ def read_header(path: Path) -> Header:
 
 @contextmanager
 def opened(path: Path) -> Iterator["Image.Image"]:
-    """The image of a file; whatever goes wrong inside is a DataError that names it."""
+    """Open the image of a file; any error inside becomes a DataError that names the file."""
     with telling(path, REPLACE):
         if (size := path.stat().st_size) > FILE_LIMIT:
             raise Damaged(path, f"has {size:,} bytes, expected at most {FILE_LIMIT:,}")
         try:
-            # From an open file and not by name: Pillow would map that, and die if it shrinks meanwhile.
+            # An open file, not a name: Pillow would map a named file and crash if the file shrinks.
             with path.open("rb") as file, open_image(file) as image:
                 yield image
         except BadImage as error:
@@ -77,10 +77,10 @@ def opened(path: Path) -> Iterator["Image.Image"]:
 
 @contextmanager
 def open_image(file: IO[bytes], formats: Sequence[str] = FORMATS) -> Iterator["Image.Image"]:
-    """An image with a header that is fit to be decoded.
+    """Open an image and check its header.
 
-    Whatever Pillow raises, here or while the image is decoded, becomes a BadImage: its decoders raise almost
-    anything when they meet damaged bytes, and one bad file must never end the work on the others.
+    Any exception of Pillow, here or during decoding, becomes a BadImage: decoders raise many kinds of
+    exceptions for damaged bytes, and one bad file must not stop the reading of others.
     """
     from PIL import Image, UnidentifiedImageError
 
@@ -99,17 +99,17 @@ def open_image(file: IO[bytes], formats: Sequence[str] = FORMATS) -> Iterator["I
         raise BadImage(f"needs too much memory, expected at most {PIXEL_LIMIT:,} pixels") from error
     except Exception as error:
         if isinstance(error, OSError) and error.errno:
-            raise  # of the system: the bytes may well be right
+            raise  # an error of the system, not of the contents
         raise BadImage(f"is damaged ({type(error).__name__}: {error})") from error
 
 
 def decode(image: "Image.Image", side: int | None, channels: int) -> Bytes:
-    """Upright pixels (C, H, W) of eight bits, alpha over black; with a side, the middle square at it."""
+    """Upright (C, H, W) uint8 pixels, alpha over black; with a side, the central square resized to it."""
     from PIL import Image
 
-    image.load()  # first, so that no damage to the pixels passes for damage to the EXIF data
+    image.load()  # first, so that damaged pixels are not mistaken for damaged EXIF data
     turn = None
-    with suppress(Exception):  # cameras write broken EXIF data; such an image is taken as it lies
+    with suppress(Exception):  # some cameras write broken EXIF data; then the image is not rotated
         turn = TURNS.get(image.getexif().get(ORIENTATION, 1))
     if image.mode.startswith("I"):  # 16 bits; Pillow would clip them, and keeps the upper half of colours
         image = Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
@@ -121,7 +121,7 @@ def decode(image: "Image.Image", side: int | None, channels: int) -> Bytes:
     if turn:
         image = image.transpose(Image.Transpose[turn])
     if side:
-        # Cropped by the same step that resizes: a long strip scaled as a whole could fill the memory.
+        # One step crops and resizes: scaling a whole long strip first could fill the memory.
         (width, height), edge = image.size, min(image.size)
         left, top = (width - edge) / 2, (height - edge) / 2
         box = (left, top, left + edge, top + edge)
@@ -131,11 +131,11 @@ def decode(image: "Image.Image", side: int | None, channels: int) -> Bytes:
 
 
 def header_of(image: "Image.Image") -> Header:
-    return Header(image.mode in GREY, min(image.size))  # EXIF may turn it, which leaves both as they are
+    return Header(image.mode in GREY, min(image.size))  # rotation by EXIF changes neither
 
 
 def choose_side(headers: Sequence[Header], largest: int) -> int:
-    """The middle one of the shorter sides, so that one odd image decides nothing, up to the largest."""
+    """The median of the shorter sides, which ignores outliers, but at most `largest`."""
     return min(median_low(header.shorter_side for header in headers), largest)
 
 
@@ -154,7 +154,7 @@ def check_settings(side: int | None, channels: int | None) -> None:
 
 
 def allocate(source: object, shape: tuple[int, ...]) -> Bytes:
-    """Room for images, or a DataError that names the source and what it needs."""
+    """Allocate an array for images, or raise a DataError with the source and the size."""
     try:
         return np.empty(shape, np.uint8)
     except (MemoryError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Labels: text or whole numbers, one for each sample, that can be shown and written anywhere."""
+"""Labels: text or integers, one for each sample, without characters that cannot be printed."""
 
 from typing import Any
 from unicodedata import category
@@ -25,8 +25,8 @@ def read_label(value: Any, where: str) -> Label:
 
 
 def name_labels(labels: tuple[Label, ...], data: Any) -> tuple[Label, ...]:
-    """Numbers as the names that a dataset has for its classes, if it has them."""
-    while isinstance(data, Subset):  # which keeps the labels of what it is a part of
+    """Replace numbers by the class names of a dataset, if it has them."""
+    while isinstance(data, Subset):  # a Subset has the labels of the whole dataset
         data = data.dataset
     classes = getattr(data, "classes", None)
     if not isinstance(classes, list | tuple) or not all(isinstance(name, str) for name in classes):
@@ -43,7 +43,7 @@ def name_labels(labels: tuple[Label, ...], data: Any) -> tuple[Label, ...]:
 
 
 def check_name(name: str, where: object) -> str:
-    """A name that can be shown and written anywhere."""
+    """Return a name, or raise a DataError if it has control characters."""
     if not name.strip() or any(category(sign) in ("Cc", "Cs") for sign in name):
         raise DataError(f"{where}: names must be text without control characters, got {name!a}; rename it")
     return name

@@ -1,7 +1,7 @@
-"""Tensors that stay on disk: rows of a memory-mapped array, gathered when somebody computes with them.
+"""Tensors that stay on disk: rows of a memory-mapped array, read when an operation needs their values.
 
-A `MappedRows` is a tensor to those who use it. Choosing rows of it (`x[rows]`, `x[a:b]`, `x.split(n)`) keeps
-row numbers alone; `index_select`, and every other operation, first reads the rows it needs into memory.
+A `MappedRows` behaves like a tensor. Selecting rows of it (`x[rows]`, `x[a:b]`, `x.split(n)`) only stores row
+numbers; `index_select`, and every other operation, first reads the rows it needs into memory.
 """
 
 import mmap
@@ -14,22 +14,22 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-RESIDENT_LIMIT = 1 << 28  # bytes read through a mapping before its pages are given back
-FAULT_AROUND = 1 << 16  # bytes: what Linux maps around a page that is touched, if it has been read before
+RESIDENT_LIMIT = 1 << 28  # bytes read through a mapping before its pages are released
+FAULT_AROUND = 1 << 16  # bytes that Linux maps around a page if they are in its cache
 
 
 class MappedFile:
-    """An .npy file as a tensor whose pages the system reads when they are touched."""
+    """An .npy file as a tensor; the system reads a page at its first access."""
 
     def __init__(self, path: Path, add_channel: bool = False) -> None:
-        # Copy on write: PyTorch wants a writable array, and nothing that is written reaches the file.
+        # Copy on write: PyTorch needs a writable array, and the file must not change.
         self.array = np.lib.format.open_memmap(path, mode="c")
         tensor = torch.from_numpy(self.array)
         self.tensor = tensor.unsqueeze(1) if add_channel else tensor
         self.num_read = 0
 
     def gather(self, rows: Tensor) -> Tensor:
-        """A copy of the rows. Pages read so far are given back at times: they must not fill the memory."""
+        """A copy of the rows. Pages are released from time to time, so that they do not fill the memory."""
         gathered = self.tensor.index_select(0, rows.cpu())
         self.num_read += gathered.nbytes + len(rows) * FAULT_AROUND
         mapping = getattr(self.array, "_mmap", None)

@@ -1,15 +1,15 @@
-"""Streams whose tasks are not apart: blurry ones share classes, and boundary-free ones flow into each other.
+"""Streams with mixed tasks: blurry tasks share classes, and boundary-free tasks overlap in time.
 
-Only training data move. Tests stay those of the original tasks, so scores mean the same as elsewhere.
+Only training data move. Each task keeps its test data, so scores are comparable with other streams.
 
-Blurry, by a share M: of every class in every task, round(M x its samples) drawn at random leave their task,
-each for another one drawn uniformly. With tasks of equal size a share M of each task's samples then comes
-from the other tasks. This is Blurry-M of Bang et al. 2021 (Rainbow Memory), after Aljundi et al. 2019 (GSS);
-in the terms of Koh et al. 2022 it is i-Blurry-0-M, without classes that are kept apart.
+Blurry, with a share M: of every class in every task, round(M x its samples) random samples move, each to
+another task drawn uniformly. With tasks of equal size, a share M of each task's samples then comes from the
+other tasks. This is Blurry-M of Bang et al. 2021 (Rainbow Memory), after Aljundi et al. 2019 (GSS); in the
+terms of Koh et al. 2022 it is i-Blurry-0-M, without disjoint classes.
 
 Boundary-free: a sample of task t (after blurring) arrives at the time t + u + e, with u uniform in [0, 1) and
 e normal with deviation SPREAD, in lengths of a task. Samples are read once, in the order of their times. The
-stream is judged as often as it has tasks, after as many samples as those tasks have.
+stream is evaluated once per task, after as many samples as the tasks so far have.
 """
 
 from dataclasses import replace
@@ -25,7 +25,7 @@ SPREAD = 0.25  # lengths of a task: about half a task before and after a boundar
 
 
 def mix(stream: Stream, seed: int, blurry: float | None = None, has_boundaries: bool = True) -> Stream:
-    """The stream with some samples in other tasks, or with tasks that flow into each other, or both."""
+    """The stream with some samples in other tasks, or with tasks that overlap in time, or both."""
     if len(stream) < 2:
         raise ConfigError("data.blurry and data.boundaries=false need a stream of at least 2 tasks, got 1")
     columns = [stream.make(task, "train").labels for task in range(len(stream))]
@@ -47,7 +47,7 @@ def mix(stream: Stream, seed: int, blurry: float | None = None, has_boundaries: 
 
 
 def move_share(labels: Tensor, home: Tensor, num_tasks: int, share: float, seed: int) -> Tensor:
-    """The task of each sample once a share of every class in every task has moved to another task."""
+    """The task of each sample after a share of every class in every task has moved to another task."""
     generator, task = derive_generator(seed, "blurry"), home.clone()
     groups = home * (int(labels.max()) + 1) + labels
     for group in groups.unique().tolist():

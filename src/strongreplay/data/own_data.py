@@ -1,7 +1,7 @@
 """A user's own data as two splits: folder:PHOTOS, csv:FILE, npz:FILE or npy:FOLDER.
 
-Photos and packed arrays are read once and kept in the cache folder as plain arrays until the data change.
-Large arrays are mapped from there, or from where the user has them (npy), and never read whole.
+Photos and packed arrays are read once and stored in the cache folder as plain arrays until the data change.
+Large arrays are memory-mapped from the cache or from the user's folder (npy), and never read completely.
 """
 
 import hashlib
@@ -25,8 +25,8 @@ from strongreplay.storage import files
 from strongreplay.storage.lock import locked
 
 CACHE, FORMAT = "own", 1
-TEST_SHARE = 0.2  # held out where the data have no test part
-MAPPED_SIZE = 1 << 28  # bytes; smaller arrays are read whole
+TEST_SHARE = 0.2  # held out if the data have no test part
+MAPPED_SIZE = 1 << 28  # bytes; smaller arrays are read into memory
 ABOUT_LIMIT = 1 << 26  # bytes
 
 
@@ -51,7 +51,7 @@ def open_own(
     test: float | None = None,
     progress: OnProgress | None = None,
 ) -> OwnData:
-    """The data behind a name; `test` is the share of each class held out where there is no test part."""
+    """The data of a name; `test` is the share of each class that is held out if there is no test part."""
     kind, _, path = name.partition(":")
     source = Source(kind, Path(path).expanduser(), side)
     place, about = _kept(source, cache / CACHE, progress)
@@ -65,20 +65,20 @@ def open_own(
         if test is not None:
             raise ConfigError(f"data.test: {name} has a test part of its own; leave data.test out")
         train, held = torch.arange(num_train), torch.arange(num_train, len(labels))
-    if len(inputs) == 2:  # two files: rows of the second count from its own beginning
+    if len(inputs) == 2:  # two files: row numbers of the second start at 0
         return OwnData(Split(inputs[0], labels[train]), Split(inputs[1], labels[held]), names, about["hash"])
     first, second = (Split(inputs[0][rows], labels[rows]) for rows in (train, held))
     return OwnData(first, second, names, about["hash"])
 
 
 def data_hash(name: str, cache: Path, side: int | None = None, progress: OnProgress | None = None) -> str:
-    """The hash of the data behind a name, which are read if they have changed."""
+    """The hash of the data of a name; the data are read again if they have changed."""
     kind, _, path = name.partition(":")
     return str(_kept(Source(kind, Path(path).expanduser(), side), cache / CACHE, progress)[1]["hash"])
 
 
 def hold_out_rows(labels: Tensor, share: float, names: tuple[str, ...], where: str) -> tuple[Tensor, Tensor]:
-    """Rows for training and for the test: of each class the share, but at least one and never all."""
+    """Rows for training and for testing: the share of each class, at least one sample and never all."""
     train, test = [], []
     for column, name in enumerate(names):
         rows = torch.nonzero(labels == column).flatten()
@@ -103,7 +103,7 @@ def _open_inputs(path: Path) -> Tensor:
 
 
 def _kept(source: Source, cache: Path, progress: OnProgress | None) -> tuple[Path, dict[str, Any]]:
-    """The folder of the cache that holds the source as it is now, and what is written about it."""
+    """The cache folder of the current source, and its description; read and written if needed."""
     key = json.dumps([source.kind, str(source.path.resolve()), source.side])
     place, stamp = cache / files.sha256(key.encode())[:16], stamp_of(source)
     about = _read_about(place, stamp)
@@ -120,7 +120,7 @@ def _kept(source: Source, cache: Path, progress: OnProgress | None) -> tuple[Pat
 
 
 def _read_about(place: Path, stamp: str) -> dict[str, Any] | None:
-    """None where nothing is kept, or data that have changed since."""
+    """The description of a cache folder; None if there is none or the data have changed."""
     try:
         about = files.parse_json(files.read_bytes(place / "about.json", ABOUT_LIMIT))
     except (DataError, OSError, ValueError):
@@ -134,7 +134,7 @@ def _keep(source: Source, place: Path, stamp: str, progress: OnProgress | None) 
     names, columns = number_labels(samples.labels, samples.num_train, str(source))
     files.make_folder(place.parent)
     if place.exists():
-        files.remove(place)  # of data as they were
+        files.remove(place)  # the cache of the old data
     files.clear_leftovers(place.parent, place.name)
     with files.new_folder(place) as part:
         with files.new_file(part / "labels.npy") as file:
@@ -155,13 +155,13 @@ def _keep(source: Source, place: Path, stamp: str, progress: OnProgress | None) 
 
 
 def _write_inputs(path: Path, samples: Samples, described: bytes) -> str:
-    """Write the samples, unless they lie somewhere as arrays; returns the hash of description and samples."""
+    """Write the samples, unless they are arrays already; returns the hash of description and samples."""
     digest = hashlib.sha256(described)
     if samples.inputs:
         for block in samples.blocks():
             digest.update(block.tobytes())
         return digest.hexdigest()[:16]
-    # Written one after another and not through a memory map, where a full disk would kill the process.
+    # Not through a memory map: there a full disk would kill the process instead of raising an error.
     with files.new_file(path) as file:
         shape = (len(samples.labels), *samples.shape)
         header = {"descr": samples.dtype, "fortran_order": False, "shape": shape}
@@ -173,7 +173,7 @@ def _write_inputs(path: Path, samples: Samples, described: bytes) -> str:
 
 
 def number_labels(labels: list[Label], num_train: int | None, where: str) -> tuple[list[str], Array]:
-    """The names of all classes in order, and the number of each sample's class."""
+    """The sorted names of all classes, and the class number of each sample."""
     known = set(labels[:num_train])
     ordered = sorted(known, key=lambda label: (isinstance(label, str), label))
     names = [str(label) for label in ordered]

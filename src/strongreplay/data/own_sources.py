@@ -1,4 +1,4 @@
-"""Where a user's own data come from: class folders, CSV manifests and arrays, each read into samples."""
+"""Sources of a user's own data: class folders, CSV manifests and arrays, each read into samples."""
 
 import json
 import math
@@ -26,7 +26,7 @@ ARRAYS = ("inputs.npy", "labels.npy", "test-inputs.npy", "test-labels.npy")  # o
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a name such as folder:PHOTOS stands for."""
+    """The kind and path of a name such as folder:PHOTOS."""
 
     kind: str
     path: Path
@@ -38,14 +38,14 @@ class Source:
 
 @dataclass(slots=True)
 class Samples:
-    """What a source holds: training rows first, then those of the test, if it has them."""
+    """The samples of a source: training rows first, then test rows, if it has them."""
 
     shape: tuple[int, ...]
     dtype: str
     labels: list[Label]
-    num_train: int | None  # none: the source has no test part
+    num_train: int | None  # None: the source has no test part
     blocks: Callable[[], Iterator[Array]]  # the samples, some at a time
-    inputs: tuple[Path, ...] = ()  # where the arrays lie already
+    inputs: tuple[Path, ...] = ()  # files that are arrays already
 
 
 def stamp_of(source: Source) -> str:
@@ -73,7 +73,7 @@ def _files_of(source: Source) -> list[Path]:
 
 
 def _read_photos(source: Source, progress: OnProgress | None) -> Samples:
-    """Image files: a folder for each class, perhaps inside train/ and test/, or a CSV manifest."""
+    """Image files: a folder for each class, optionally inside train/ and test/, or a CSV manifest."""
     num_train = None
     if source.kind == "csv":
         items = folders.list_manifest(source.path)
@@ -84,7 +84,7 @@ def _read_photos(source: Source, progress: OnProgress | None) -> Samples:
     else:
         items = folders.list_folder(source.path)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow warns about side data that plays no part here
+        warnings.simplefilter("ignore")  # Pillow warns about metadata that is not used here
         headers = [images.read_header(item.file) for item in items]
     images.check_settings(source.side, None)
     side = source.side or images.choose_side(headers, LARGEST_SIDE)
@@ -115,7 +115,7 @@ def _read_npz(source: Source, progress: OnProgress | None) -> Samples:
 
 
 def _read_npy(source: Source, progress: OnProgress | None) -> Samples:
-    """Arrays that stay where they are: inputs.npy and labels.npy, perhaps the same with test- before them."""
+    """Arrays that are not copied: inputs.npy and labels.npy, optionally also with the prefix test-."""
     if source.side is not None:
         raise ConfigError(f"data.side: {source} is taken as it is; leave data.side out")
     has_test = (source.path / ARRAYS[2]).exists()
@@ -149,7 +149,7 @@ def _read_npy(source: Source, progress: OnProgress | None) -> Samples:
 
 
 def _read_rows(array: Array, start: int, count: int) -> Array:
-    """Rows of a mapped array, read from its file: pages of the mapping would stay in memory."""
+    """Rows of a mapped array, read from its file, because pages of the mapping would stay in memory."""
     assert isinstance(array, np.memmap)
     width = math.prod(array.shape[1:])
     count = min(count, len(array) - start)

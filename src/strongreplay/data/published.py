@@ -1,4 +1,4 @@
-"""DATASETS: the published datasets, one row each: where it comes from, what is in it, how it is read."""
+"""DATASETS: the published datasets, one row each: archives, contents and reader."""
 
 from strongreplay.data import tinyimagenet
 from strongreplay.data.archives import Archive

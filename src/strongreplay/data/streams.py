@@ -1,7 +1,7 @@
 """STREAMS: the built-in streams, one row each, and `build_stream`, which makes any stream from its name.
 
-A name is a row's, `folder:PHOTOS`, `csv:FILE`, `npz:FILE` or `npy:FOLDER` for a user's own data, or
-`mine.py:my_stream` for a function of the user's own.
+A name is a row's name, `folder:PHOTOS`, `csv:FILE`, `npz:FILE` or `npy:FOLDER` for a user's own data, or
+`mine.py:my_stream` for a user's own function.
 """
 
 from collections.abc import Callable
@@ -54,25 +54,25 @@ __all__ += [
 ]
 __all__ += ["rotation_maps", "split_by_class", "split_by_sizes"]
 
-MOMENT_SAMPLES = 10_000  # of larger data, every so many samples are enough for mean and deviation
+MOMENT_SAMPLES = 10_000  # larger data are subsampled for mean and deviation
 SCENARIO_LABELS = {"class-il": "Class-IL and Task-IL", "domain-il": "Domain-IL"}
 TaskMaker = Callable[[Split, Split, int, int, torch.Generator], Stream]
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """What a user may change about any stream; the default changes nothing."""
+    """Options of any stream; the defaults change nothing."""
 
-    tasks: int | None = None  # only the first so many tasks
-    validation: float = 0.0  # judge on this part of the training data
+    tasks: int | None = None  # only the first tasks
+    validation: float = 0.0  # evaluate on this part of the training data
     order: ClassOrder | None = None
     first: int | None = None  # classes of the first task
     step: int | None = None  # classes of every other one
-    num_tasks: int | None = None  # divide into so many tasks
+    num_tasks: int | None = None  # number of tasks to divide into
     blurry: float | None = None  # this share of the samples is in other tasks
-    boundaries: bool | None = None  # False: tasks flow into each other
-    test: float | None = None  # of a user's own data without a test part: this share is held out
-    side: int | None = None  # of a user's own images, in pixels
+    boundaries: bool | None = None  # False: tasks overlap in time
+    test: float | None = None  # share held out from a user's own data without a test part
+    side: int | None = None  # pixels of a user's own images
 
 
 DEFAULT = StreamOptions()
@@ -86,7 +86,7 @@ class StreamRow:
     scenario: Scenario
     num_tasks: int
     net: str
-    make_tasks: TaskMaker | None = None  # none: split by class
+    make_tasks: TaskMaker | None = None  # None: split by class
 
     @property
     def about(self) -> str:
@@ -98,7 +98,7 @@ class StreamRow:
 
 @dataclass(frozen=True, slots=True)
 class Preprocessing:
-    """How a dataset's images are shown to a net; the default leaves pixels in [0, 1] and augments nothing."""
+    """Normalisation and augmentation of a dataset; the default scales to [0, 1] without augmentation."""
 
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
@@ -129,18 +129,18 @@ STREAMS: dict[str, StreamRow] = {
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """What is known of a stream before it is learnt."""
+    """Properties of a stream that are known before it is built."""
 
     scenario: Scenario
     input_shape: tuple[int, ...]
     num_classes: int
-    num_train: tuple[int, ...]  # training samples of each task, about
+    num_train: tuple[int, ...]  # approximate number of training samples of each task
     net: str | None = None  # the published one
     hash: str | None = None  # of a user's own data, or of the code that makes the stream
 
 
 def describe_stream(name: str, options: StreamOptions = DEFAULT) -> StreamInfo:
-    """The stream as `build_stream` will make it, or a ConfigError where the options do not fit it."""
+    """Describe the stream that `build_stream` will make, or raise a ConfigError for unfitting options."""
     if name not in STREAMS:
         return _describe_built(name, options, _identity(name, options))
     row = STREAMS[name]
@@ -171,7 +171,7 @@ def _identity(name: str, options: StreamOptions) -> str:
 
 @lru_cache(64)
 def _describe_built(name: str, options: StreamOptions, identity: str) -> StreamInfo:
-    """Of a stream that has to be built to be known; once for the same data and code."""
+    """Describe a stream by building it, once for the same data and code."""
     stream = build_stream(name, 0, options=options)
     sizes = tuple(len(stream.make(index, "train")) for index in range(len(stream)))
     return StreamInfo(stream.scenario, stream.input_shape, stream.num_classes, sizes, hash=identity)
@@ -184,7 +184,7 @@ def build_stream(
     progress: datasets.OnProgress | None = None,
     options: StreamOptions = DEFAULT,
 ) -> Stream:
-    """The named stream, everything random drawn from `seed`.
+    """Build the named stream; all random numbers are drawn from `seed`.
 
     Published data are read from `folder` (default: the cache folder).
     """
@@ -200,7 +200,7 @@ def build_stream(
 
 
 def arrange(stream: Stream, seed: int, options: StreamOptions) -> Stream:
-    """The part of a stream that is learnt, its validation data, and where its samples come."""
+    """Apply the options for the number of tasks, validation data, and mixing of tasks."""
     if options.tasks:
         stream = first_tasks(stream, options.tasks)
     if options.validation:
@@ -227,7 +227,7 @@ def _from_row(
 
 
 def _from_own(name: str, seed: int, progress: datasets.OnProgress | None, options: StreamOptions) -> Stream:
-    """A user's own data, normalised by the moments of the training data."""
+    """A stream of a user's own data, normalised with mean and deviation of the training data."""
     data = open_own(name, datasets.default_folder(), options.side, options.test, progress)
     stream = split_as_asked(
         data.train,
@@ -255,7 +255,7 @@ def _from_function(name: str, seed: int, folder: Path, options: StreamOptions) -
 
 
 def _num_tasks(num_classes: int, options: StreamOptions) -> int:
-    """Five, where there are so many classes and nothing is asked for."""
+    """The requested number of tasks; by default five, or fewer if there are fewer classes."""
     return options.num_tasks or min(5, num_classes)
 
 
@@ -282,7 +282,7 @@ def refuse_division(
     keys: tuple[str, ...] = ("order", "first", "step"),
     reason: str = "here every task has all classes",
 ) -> None:
-    """Class order and task sizes say nothing where a stream does not divide classes into tasks."""
+    """Refuse class order and task sizes for a stream that does not divide classes into tasks."""
     asked = [f"data.{key}" for key in keys if getattr(options, key) is not None]
     if asked:
         raise ConfigError(
@@ -291,7 +291,7 @@ def refuse_division(
 
 
 def make_train_view(plain: View, pad: int, generator: torch.Generator) -> View:
-    """Crop and flip on raw pixels, then the plain view; nothing but the plain view where pad is 0."""
+    """A view that crops and flips raw pixels, then applies the plain view; with pad 0 only the plain view."""
     if pad == 0:
         return plain
     return lambda images: plain(crop_flip(images, pad, generator))

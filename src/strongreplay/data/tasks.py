@@ -1,8 +1,8 @@
-"""Stream: a sequence of tasks, and the ways in which two splits become one.
+"""Stream: a sequence of tasks, and functions that make one from a train and a test split.
 
-Protocol of the SER paper and of the code behind its tables: natural class order, the whole training set, one
-transform a task for both of its splits, no identity task. A stream is described when it is built and makes
-the data of a task when asked for it, so transformed copies never pile up.
+Protocol of the SER paper and of the code for its tables: natural class order, the whole training set, one
+transform per task for both of its splits, no identity task. A stream makes the data of a task only on
+request, so transformed copies do not accumulate.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,15 +29,15 @@ class Stream:
     """A sequence of tasks, built one at a time."""
 
     scenario: Scenario
-    task_classes: tuple[tuple[int, ...], ...]  # by which each task is judged
+    task_classes: tuple[tuple[int, ...], ...]  # used to evaluate each task
     input_shape: tuple[int, ...]
     make: Callable[[int, Part], Split]
     train_view: ViewMaker = lambda generator: scale
     test_view: View = scale
-    head_size: int | None = None  # where a net needs more outputs than the tasks have classes
-    train_classes: tuple[tuple[int, ...], ...] | None = None  # of the training data, where tasks overlap
+    head_size: int | None = None  # if a net needs more outputs than the tasks have classes
+    train_classes: tuple[tuple[int, ...], ...] | None = None  # of the training data, if tasks overlap
     in_order: bool = False  # training data are read in their order, not shuffled
-    label_names: tuple[str, ...] | None = None  # of class 0, 1, ... where the data have names
+    label_names: tuple[str, ...] | None = None  # of class 0, 1, ..., if the data have names
 
     def __repr__(self) -> str:
         num_classes = len({label for classes in self.task_classes for label in classes})
@@ -66,7 +66,7 @@ class Stream:
 
 
 def check_labels(split: Split, num_classes: int, where: str) -> None:
-    """Labels must be columns of the head."""
+    """Raise a DataError unless all labels are columns of the head."""
     if len(split) == 0:
         raise DataError(f"{where}: the split is empty; give at least one sample")
     low, high = int(split.labels.min()), int(split.labels.max())
@@ -78,7 +78,7 @@ def check_labels(split: Split, num_classes: int, where: str) -> None:
 
 
 def split_by_class(train: Split, test: Split, num_classes: int, num_tasks: int) -> Stream:
-    """Class-IL: task t holds the t-th run of equally many classes, in their natural order."""
+    """Class-IL: the classes in natural order, in tasks of equal size."""
     if num_tasks < 1 or num_classes % num_tasks:
         fitting = [str(n) for n in range(1, num_classes + 1) if num_classes % n == 0]
         allowed = ", ".join(fitting[:-1]) + " or " + fitting[-1]
@@ -91,16 +91,16 @@ def split_by_class(train: Split, test: Split, num_classes: int, num_tasks: int) 
 def split_by_sizes(
     train: Split, test: Split, sizes: tuple[int, ...], order: tuple[int, ...] | None = None
 ) -> Stream:
-    """Class-IL: tasks of so many classes each, in natural or the given order.
+    """Class-IL: tasks with the given numbers of classes, in natural or the given order.
 
-    With an order, label k means the k-th class of it: the first task has the labels 0, 1, ... in any order.
+    With an order, label k means the k-th class of it, so the first task always has the labels 0, 1, ...
     """
     num_classes = sum(sizes)
     splits = {"train": train, "test": test}
     for part, split in splits.items():
         check_labels(split, num_classes, f"split_by_class: {part}")
     if order is not None:
-        place = torch.tensor(order).argsort()  # of each class in the order
+        place = torch.tensor(order).argsort()  # position of each class in the order
         splits = {part: replace(split, labels=place[split.labels]) for part, split in splits.items()}
     task_of = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
 
@@ -116,8 +116,8 @@ def split_by_sizes(
 def divide(num_classes: int, num_tasks: int | None, first: int | None, step: int | None) -> tuple[int, ...]:
     """How many classes each task has.
 
-    `first` and `step`: a first task of its own size (B50-inc10: 50 and 10), the last one takes what is left.
-    Otherwise `num_tasks` of them, as equal as possible, the earlier ones larger.
+    With `first` and `step` (B50-inc10: 50 and 10), the last task has the remaining classes. Otherwise there
+    are `num_tasks` tasks of nearly equal size; earlier ones are larger.
     """
     if step is not None:
         begin = step if first is None else first
@@ -138,7 +138,7 @@ def divide(num_classes: int, num_tasks: int | None, first: int | None, step: int
 def class_order(
     order: ClassOrder | None, num_classes: int, seed: int, names: tuple[str, ...] | None = None
 ) -> tuple[int, ...] | None:
-    """The classes in the order in which they come: none (natural), shuffled by the seed, or as given."""
+    """The class order: None (natural), shuffled by the seed, or as given."""
     if order is None:
         return None
     if order == SHUFFLED:
@@ -157,7 +157,7 @@ def class_order(
 
 
 def accumulate(stream: Stream) -> Stream:
-    """Joint training: one task that holds the training data of all; its test split is the union too."""
+    """Joint training: one task with the training data of all tasks, and the test data of all."""
 
     def make(index: int, part: Part) -> Split:
         return join([stream.make(task, part) for task in range(len(stream))])
@@ -171,7 +171,7 @@ def join(splits: list[Split]) -> Split:
 
 
 def first_tasks(stream: Stream, count: int) -> Stream:
-    """The stream's beginning, for a head that has all of its classes."""
+    """The first tasks of a stream; the head keeps all classes."""
     check_num_tasks(count, len(stream))
     return replace(stream, task_classes=stream.task_classes[:count], head_size=stream.num_classes)
 
@@ -182,7 +182,7 @@ def check_num_tasks(count: int, num_tasks: int) -> None:
 
 
 def hold_out(stream: Stream, fraction: float, seed: int = 0) -> Stream:
-    """For tuning: a random part of each training split takes the place of the test split."""
+    """For tuning: a random part of each training split replaces the test split."""
 
     def make(index: int, part: Part) -> Split:
         train = stream.make(index, "train")

@@ -1,6 +1,6 @@
-"""Domain-IL: every task shows the same images through a transform of its own, a table of pixel sources.
+"""Domain-IL: every task shows the same images through its own transform, a table of pixel sources.
 
-All transforms are drawn when the stream is built; the images of a task are made when it is asked for.
+All transforms are drawn when the stream is built; the images of a task are made on request.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ def remap_pixels(train: Split, test: Split, num_classes: int, maps: Tensor) -> S
     def make(index: int, part: Part) -> Split:
         sources = maps[index]
         if part == "test":
-            # Test images are read whole, in order and often; gathering rows is 30 times quicker than columns.
+            # Test images are read in order and often; gathering rows is 30 times faster than columns.
             pixels = by_pixel.index_select(0, sources.clamp(min=0))
             pixels[sources < 0] = 0
             return Split(pixels.t().view(test.inputs.shape), test.labels)
@@ -34,22 +34,22 @@ def remap_pixels(train: Split, test: Split, num_classes: int, maps: Tensor) -> S
 
 
 def permutation_maps(height: int, width: int, num_tasks: int, generator: torch.Generator) -> Tensor:
-    """One uniform permutation of all pixels a task."""
+    """One uniform permutation of all pixels for each task."""
     return torch.stack([torch.randperm(height * width, generator=generator) for _ in range(num_tasks)])
 
 
 def rotation_map(height: int, width: int, angle: float) -> Tensor:
-    """Where each pixel comes from when Pillow rotates by `angle` degrees with nearest-neighbour sampling."""
+    """The source of each pixel when Pillow rotates by `angle` degrees with nearest-neighbour sampling."""
     from PIL import Image
 
     numbered = np.arange(1, height * width + 1, dtype=np.int32).reshape(height, width)
-    # Rotating the numbers themselves makes Pillow answer, once, for every image of the split.
+    # Pillow rotates an image of pixel numbers once; the result holds for every image of the split.
     rotated = Image.fromarray(numbered).rotate(angle, resample=Image.Resampling.NEAREST)
     return torch.from_numpy(np.array(rotated, dtype=np.int64)).flatten() - 1
 
 
 def rotation_angles(num_tasks: int, generator: torch.Generator) -> list[float]:
-    """One angle a task, uniform in [0, 180) degrees."""
+    """One angle for each task, uniform in [0, 180) degrees."""
     angles: list[float] = (180 * torch.rand(num_tasks, dtype=torch.float64, generator=generator)).tolist()
     return angles
 

@@ -1,6 +1,6 @@
-"""The user's own data, whatever its kind, as one chunk: samples, a label each, and where each came from.
+"""A user's own data of any kind as one chunk: samples, labels and sources.
 
-The same pixels give the same bytes, whether they come as files, as an array or out of a dataset.
+The same pixels give the same bytes, from files, arrays and datasets alike.
 """
 
 import hashlib
@@ -54,7 +54,7 @@ class Chunk:
         return len(self.labels)
 
     def take(self, rows: Tensor) -> "Chunk":
-        """A copy of the given rows, which are places or a mask."""
+        """A copy of the given rows, which are indices or a mask."""
         places = rows.nonzero().flatten() if rows.dtype == torch.bool else rows
         labels, sources = (
             tuple(column[row] for row in places.tolist()) for column in (self.labels, self.sources)
@@ -63,15 +63,15 @@ class Chunk:
 
     @property
     def fingerprint(self) -> str:
-        """What names the samples and labels in their order, wherever they came from."""
-        described = [list(self.inputs.shape), str(self.inputs.dtype), self.labels]  # JSON tells 1 from "1"
+        """A hash of the samples and labels in their order, independent of their sources."""
+        described = [list(self.inputs.shape), str(self.inputs.dtype), self.labels]  # in JSON 1 is not "1"
         digest = hashlib.sha256(json.dumps(described).encode())
         digest.update(self.inputs.cpu().flatten().numpy().data)
         return digest.hexdigest()
 
 
 def digests(inputs: Tensor) -> list[str]:
-    """The SHA-256 of every sample's bytes; equal pixels have equal ones."""
+    """The SHA-256 of every sample's bytes; equal pixels have equal digests."""
     rows = inputs.cpu().contiguous().flatten(1).numpy()
     return [hashlib.sha256(row.data).hexdigest() for row in rows]
 
@@ -85,7 +85,7 @@ def read_chunk(
     channels: int | None = None,
     progress: OnProgress | None = None,
 ) -> Chunk:
-    """One chunk of whatever the user has; a shape, which is a model's, wins over side and channels."""
+    """Read data of any kind as one chunk; `shape`, that of a model, overrides `side` and `channels`."""
     fit = make_fit(shape, side, channels)
     if isinstance(data, tuple) and len(data) == 2 and labels is None:
         data, labels = data
@@ -110,10 +110,10 @@ def read_inputs(
 
 
 def read_labels(values: object, where: str) -> tuple[Label, ...]:
-    """Names and whole numbers as they are; anything that could be taken for another class is refused."""
+    """Texts and integers, unchanged; ambiguous labels are refused."""
     rows: Sequence[object]
     if isinstance(values, list | tuple):
-        rows = values  # not as an array, in which 1 beside "a" would become "1"
+        rows = values  # not as an array: there [1, "a"] would become ["1", "a"]
     elif (array := as_array(values, where)).ndim == 1:
         rows = array.tolist()
     else:

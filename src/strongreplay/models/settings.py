@@ -16,7 +16,7 @@ from strongreplay.training.settings import NetConfig, Section, TrainConfig, buil
 
 OWN = "own"  # the name of a net that is not in NETS: the user passes it to `Learner`
 DEFAULTS: dict[str, Any] = {"train.lr": 0.03, "train.epochs": 20}
-# Chunks are small, so the learning rate is small; SER's consistency terms have larger weights than in runs.
+# Chunks are small, so the learning rate is small; SER's consistency term has a larger weight than in runs.
 DEFAULTS_OF: dict[str, dict[str, Any]] = {"ser": {"method.alpha": 0.5}}
 CHANGEABLE = ("learner.memory", "learner.val", "train.")  # settings that a later update can change
 

@@ -127,7 +127,7 @@ class Update:
             step, known = found.manifest["step"], [*self.model.kept_samples(), (self.chunk.inputs, self.ids)]
             method = with_ids(found.tree["method"], known)
             found = replace(found, tree=found.tree | {"method": method})
-            trainer.resume(found, f"going on with the update that was stopped, after step {step}", forget)
+            trainer.resume(found, f"resuming the stopped update after step {step}", forget)
         trainer.start(self.task.train)
         try:
             self.terms = trainer.learn(self.task)

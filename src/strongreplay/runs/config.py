@@ -1,7 +1,7 @@
-"""RunConfig: everything that decides a run, validated once, all faults told together.
+"""RunConfig: everything that a run depends on, validated once, with all errors reported together.
 
-Values come, later ones winning, from the defaults of each section, the recipe of the stream, method and
-memory size, and the user's own `key=value` settings.
+Values come from the defaults of each section, then from the recipe of the stream, method and memory size,
+then from the user's `key=value` settings; later ones override earlier ones.
 """
 
 from collections.abc import Mapping
@@ -52,7 +52,7 @@ class EvalConfig(Section):
 
 
 class DataConfig(Section):
-    """How a stream is arranged. Everything but the first two is none by default and then changes nothing."""
+    """Options of a stream. All but the first two are None by default, which changes nothing."""
 
     added = frozenset(
         {"num_tasks", "order", "first", "step", "online", "blurry", "boundaries", "test", "side", "hash"}
@@ -81,7 +81,7 @@ class DataConfig(Section):
     @field_validator("order", mode="before")
     @classmethod
     def numbers(cls, order: Any) -> Any:
-        """Digits typed at the command line are class numbers, other texts class names."""
+        """Texts from the command line: digits are class numbers, other texts are class names."""
         if not isinstance(order, list | tuple):
             return order
         return [int(entry) if isinstance(entry, str) and entry.isdecimal() else entry for entry in order]
@@ -115,15 +115,15 @@ class RunConfig:
     train: TrainConfig
     eval: EvalConfig
     data: DataConfig
-    source: str  # of the recipe
-    code: dict[str, str] = field(default_factory=dict)  # which version of code outside the package it runs
+    source: str  # the recipe
+    code: dict[str, str] = field(default_factory=dict)  # versions of the code outside the package
 
     @property
     def row(self) -> MethodRow:
         return method_row(self.method_name, self.code.get("method"))
 
     def to_dict(self) -> dict[str, Any]:
-        """What decides the results, and nothing else."""
+        """Exactly the values that the results depend on."""
         outside = {"code": self.code} if self.code else {}
         return outside | {
             "stream": self.stream,
@@ -144,9 +144,9 @@ def resolve(
     recipe_name: str = PUBLISHED,
     code: Mapping[str, str] | None = None,
 ) -> RunConfig:
-    """The whole configuration of a run, or one ConfigError that lists everything wrong with it.
+    """The full configuration of a run, or one ConfigError that lists all its errors.
 
-    With `code`, what comes from outside the package must be of these versions.
+    With `code`, methods, nets and streams from outside the package must have these versions.
     """
     code = code or {}
     info, row = look_up(stream, method, code, settings or {})
@@ -156,7 +156,7 @@ def resolve(
     try:
         published_size = None if memory_size is None else int(memory_size)
     except (TypeError, ValueError):
-        published_size = None  # said below, with all other faults
+        published_size = None  # reported below, with all other errors
     recipe = find_recipe(stream, method, published_size, recipe_name)
     values = {**stream_values(info, row.net), **recipe.settings}
     if memory_size is not None and row.has_memory:
@@ -182,7 +182,7 @@ def resolve(
 def look_up(
     stream: str, method: str, code: Mapping[str, str], settings: Mapping[str, Any]
 ) -> tuple[StreamInfo, MethodRow]:
-    """What is known of a stream and a method, or one ConfigError about both.
+    """The description of a stream and the row of a method, or one ConfigError about both.
 
     A user's own data are read here if they have changed.
     """
@@ -201,7 +201,7 @@ def look_up(
 
 
 def reading_options(settings: Mapping[str, Any]) -> StreamOptions:
-    """The settings that decide how a user's own data are read; faulty ones are told with all others."""
+    """The settings for reading a user's own data; invalid ones are reported later, with all others."""
     try:
         return DataConfig(**{key: settings.get(f"data.{key}") for key in ("side", "test")}).options
     except ValidationError:
@@ -215,7 +215,7 @@ def prepare_stream(stream: str, settings: Mapping[str, Any], progress: OnProgres
 
 
 def stream_values(info: StreamInfo, net: str | None) -> dict[str, Any]:
-    """The settings that a stream brings: its net, published or chosen by the shape, and which data it has."""
+    """Settings that follow from a stream: its net, published or chosen by shape, and the data's hash."""
     if net or info.net:
         values = {"net.name": net or info.net}
     else:
@@ -223,24 +223,24 @@ def stream_values(info: StreamInfo, net: str | None) -> dict[str, Any]:
     return values | ({"data.hash": info.hash} if info.hash else {})
 
 
-# What a recipe says about passes does not hold where the data are read once.
+# Epochs of a recipe do not apply if the data are read once.
 PASSES = ("train.epochs", "train.first_epochs", "train.batch_size", "train.milestones", "train.schedule")
 ONE_PASS = {"train.epochs": 1, "train.batch_size": 10}
 
 
 def with_one_pass(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe's values, its passes replaced where the settings ask for one alone."""
+    """A recipe's values, with one epoch if the settings ask for a single pass."""
     data = {key: settings.get(f"data.{key}") for key in ("online", "boundaries")}
     try:
         if DataConfig(**data).is_read_once:
             return {key: value for key, value in values.items() if key not in PASSES} | ONE_PASS
-    except ValidationError:  # said later, with all other faults
+    except ValidationError:  # reported later, with all other errors
         pass
     return dict(values)
 
 
 def stream_faults(stream: str, row: MethodRow, info: StreamInfo, built: Mapping[str, Any]) -> list[str]:
-    """Where the arrangement of a stream contradicts itself, the training or what a method needs."""
+    """Contradictions between the options of a stream, the training and the needs of the method."""
     data, train = built.get("data"), built.get("train")
     if not isinstance(data, DataConfig):
         return []

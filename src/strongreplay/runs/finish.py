@@ -1,4 +1,4 @@
-"""The end of a run: its record is written. If that fails, the results are kept and the user is told where."""
+"""The end of a run: write its record. If that fails, keep the results and report where they are."""
 
 import tempfile
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from strongreplay.storage.records import RunRecord, record_path, write_record
 
 
 def leave_record(record: RunRecord, out: Path, keep_state: Callable[[], object]) -> None:
-    """Write the record of a finished run; a record that cannot be written does not cost the run."""
+    """Write the record of a finished run; if that fails, the results are kept elsewhere."""
     path = record_path(out, record.config)
     try:
         write_record(out, record)
@@ -22,7 +22,7 @@ def leave_record(record: RunRecord, out: Path, keep_state: Callable[[], object])
 
 
 def keep_elsewhere(record: RunRecord, path: Path, keep_state: Callable[[], object]) -> str:
-    """Keep the state beside the record or, where there is no room, the record among temporary files."""
+    """Write the state beside the record or, if the disk is full, the record to the temporary folder."""
     try:
         keep_state()
         return f"its state is kept in {path.with_suffix('.state')}: fix that and repeat the command"

@@ -1,9 +1,9 @@
-"""Many runs: what is recorded is skipped, the rest is made here or in several processes.
+"""Many runs: recorded ones are skipped, the others are made in this process or in several.
 
-`make_run` makes one run and leaves its record, in this process or in another. In processes of its own a run
-that fails, or is killed for want of memory, takes no other with it. Each process reports through a pipe how
-far its run is; a parent that is gone is a reason to stop, with the state kept. A run whose process died is
-tried once more, from its last checkpoint.
+`make_run` makes one run and writes its record, in this process or in another. In separate processes, a run
+that fails or is killed for lack of memory does not affect the others. Each process reports its progress
+through a pipe; if the parent is gone, it writes its state and stops. A run whose process died is tried once
+more, from its last checkpoint.
 """
 
 import multiprocessing
@@ -30,14 +30,14 @@ from strongreplay.storage.checkpoints import remove_checkpoints
 from strongreplay.storage.records import RunRecord, read_record, record_path
 from strongreplay.training.events import Listener, Position, RunInfo, Scores
 
-REPORT_SECONDS = 0.5  # between two messages about a run's steps
-LOOK_SECONDS = 0.2  # between two looks at whether somebody wants a stop
+REPORT_SECONDS = 0.5  # between messages about a run's steps
+LOOK_SECONDS = 0.2  # between checks for a stop request
 ATTEMPTS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What holds for all runs of one command."""
+    """Options of all runs of one command."""
 
     out: Path
     data: Path
@@ -54,11 +54,11 @@ class Job:
     name: str
     done: int = 0  # steps
     total: int = 0
-    ended: tuple[str, str] | None = None  # recorded, skipped, failed or stopped, and what there is to say
+    ended: tuple[str, str] | None = None  # recorded, skipped, failed or stopped, and a message
     seconds: float = 0.0
     attempts: int = 0
     worker: "Worker | None" = None
-    weight: float = 0.0  # steps times what a step costs, compared with plain training
+    weight: float = 0.0  # number of steps times the cost of a step relative to plain training
 
     @classmethod
     def of(cls, config: RunConfig) -> "Job":
@@ -67,16 +67,16 @@ class Job:
 
 
 class GridListener(Protocol):
-    """Who hears of a grid."""
+    """Receives the events of a grid."""
 
     def on_tick(self, running: list[Job]) -> None:
-        """Several times a second."""
+        """Called several times a second."""
 
     def on_message(self, name: str, text: str) -> None:
-        """Something a person may want to know of the run of this name."""
+        """A message for the user about the run of this name."""
 
     def wants_stop(self) -> bool:
-        """Asked several times a second and after every step of a run in this process."""
+        """Called several times a second and after every step of a run in this process."""
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ class Worker:
 
 
 def find_record(config: RunConfig, out: Path) -> RunRecord | None:
-    """What is recorded already; a DataError where the file is damaged."""
+    """The existing record of a run; a DataError if its file is damaged."""
     path = record_path(out, config.to_dict())
     return read_record(path) if path.exists() else None
 
@@ -96,10 +96,10 @@ def find_record(config: RunConfig, out: Path) -> RunRecord | None:
 def sort_out(
     configs: Iterable[RunConfig], out: Path, again: bool = False
 ) -> tuple[list[Job], list[Job], list[str]]:
-    """Runs that are recorded, runs to be made, and a line for each record that cannot stand for its run.
+    """Recorded runs, runs to make, and a line for each record that cannot be used.
 
-    A record made by another version of our code is kept and told of, unless its method is being edited. With
-    `again`, all runs are made anew.
+    A record made by another version of our code is kept and reported, unless its method is being edited. With
+    `again`, all runs are made again.
     """
     recorded, absent, problems, num_older = list[Job](), list[Job](), list[str](), 0
     for config in configs:
@@ -128,13 +128,13 @@ def sort_out(
 
 
 def made_by_other_code(record: RunRecord, config: RunConfig) -> bool:
-    """Whether the sources that decide the results were others; records of version 0.1 do not say."""
+    """Whether the record has another code hash; records of version 0.1 have none."""
     made_by = record.measured.get("versions", {}).get("code")
     return made_by is not None and made_by != code_hash(config)
 
 
 def make_run(config: RunConfig, options: RunOptions, listeners: Iterable[Listener] = ()) -> RunRecord:
-    """Run to the end, from a kept state where there is one, and leave the record."""
+    """Make a run, resuming from its state if there is one, and write the record."""
     path = record_path(options.out, config.to_dict())
     try:
         record = run(
@@ -153,7 +153,7 @@ def make_run(config: RunConfig, options: RunOptions, listeners: Iterable[Listene
         kept = str(file)
         try:
             files.write_text(file, error.record.to_json())
-        except OSError as second:  # it must not hide why the run stopped
+        except OSError as second:  # it must not hide the first error
             kept = f"nothing, {file} cannot be written ({second.strerror or second})"
         raise StoppedRun(f"stopped at {error}. Kept so far: {kept}", error.record) from None
     if not options.keep_state:
@@ -162,7 +162,7 @@ def make_run(config: RunConfig, options: RunOptions, listeners: Iterable[Listene
 
 
 def attempt(config: RunConfig, options: RunOptions, listener: Listener) -> tuple[str, str]:
-    """Make a run; how it ended, and what there is to say."""
+    """Make a run; returns how it ended, and a message."""
     try:
         return "recorded", headline(make_run(config, options, [listener]))
     except Interrupted as error:
@@ -184,17 +184,17 @@ def headline(record: RunRecord) -> str:
 
 @dataclass(slots=True)
 class Grid:
-    """Runs to be made: one after another in this process, or several at a time in processes of their own."""
+    """Runs to make: one after another in this process, or several at a time in separate processes."""
 
     jobs: list[Job]
     options: RunOptions
     num_jobs: int = 1
-    threads: int | None = None  # of each run; none: the cores, shared
+    threads: int | None = None  # of each run; None: the cores are divided among the runs
     running: list[Job] = field(default_factory=list)
     idle: list[Worker] = field(default_factory=list)
 
     def go(self, listener: GridListener) -> Iterator[Job]:
-        """Yield each job when it has ended. After a stop the jobs that were not begun are left out."""
+        """Yield each job when it has ended. After a stop, jobs that have not begun are left out."""
         return self.go_here(listener) if self.num_jobs == 1 else self.go_in_processes(listener)
 
     def go_here(self, listener: GridListener) -> Iterator[Job]:
@@ -227,7 +227,7 @@ class Grid:
         finally:
             self.stop()
             for worker in [*self.idle, *(job.worker for job in self.running if job.worker)]:
-                worker.link.close()  # the end of an idle one
+                worker.link.close()  # ends an idle worker
                 worker.process.join()
 
     def start(self, job: Job) -> None:
@@ -242,16 +242,16 @@ class Grid:
         threads = self.threads or max(1, (os.cpu_count() or 1) // self.num_jobs)
         process = context.Process(target=work, args=(theirs, self.options, threads), daemon=True)
         process.start()
-        theirs.close()  # the child's own is left, so that its death is the end of the pipe
+        theirs.close()  # only the child's copy stays open, so the pipe closes if the child dies
         return Worker(process, ours)
 
     def stop(self) -> None:
         for job in self.running:
             if job.worker:
-                job.worker.process.terminate()  # the child keeps its state and ends
+                job.worker.process.terminate()  # the child writes its state and ends
 
     def hear(self, listener: GridListener) -> Iterator[Job]:
-        """Jobs that are done, and jobs whose process died, which have no end yet if they are tried again."""
+        """Finished jobs, and jobs whose process died; `ended` is None if a job is tried again."""
         workers = [(job, job.worker) for job in self.running if job.worker]
         heard = wait([worker.link for _, worker in workers], LOOK_SECONDS)
         for job, worker in [(job, worker) for job, worker in workers if worker.link in heard]:
@@ -275,7 +275,7 @@ class Grid:
 
 
 def judge_death(job: Job, worker: Worker, listener: GridListener) -> None:
-    """A run whose process died has failed, unless it may be tried again."""
+    """Mark a job whose process died as failed, unless it is tried again."""
     worker.process.join()
     reason = exit_reason(worker.process.exitcode)
     if job.attempts < ATTEMPTS:
@@ -285,7 +285,7 @@ def judge_death(job: Job, worker: Worker, listener: GridListener) -> None:
 
 
 def exit_reason(code: int | None) -> str:
-    """What the exit code of a process tells."""
+    """The reason for the end of a process, from its exit code."""
     if code is None or code >= 0:
         return f"its process ended with exit code {code}"
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
@@ -294,7 +294,7 @@ def exit_reason(code: int | None) -> str:
 
 
 class JobListener(Listener):
-    """Keeps a job's numbers up to date and passes messages on to the listener of its grid."""
+    """Updates the progress of a job and passes messages on to the grid's listener."""
 
     def __init__(self, job: Job, grid: GridListener) -> None:
         self.job, self.grid, self.next_report = job, grid, 0.0
@@ -327,7 +327,7 @@ class JobListener(Listener):
 
 
 class PipeListener(Listener):
-    """Reports to the parent process. A signal, or a parent that is gone, makes it want a stop."""
+    """Reports to the parent process. It asks for a stop after a signal, or if the parent is gone."""
 
     def __init__(self, link: Connection) -> None:
         self.link, self.stopping, self.next_report = link, False, 0.0
@@ -357,7 +357,7 @@ class PipeListener(Listener):
 
 
 def work(link: Connection, options: RunOptions, threads: int) -> None:
-    """One run after another, in a process of its own, until the parent has no more or wants a stop."""
+    """The main function of a worker: makes runs until the parent sends no more or asks for a stop."""
     listener = PipeListener(link)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, listener.ask)
@@ -369,7 +369,7 @@ def work(link: Connection, options: RunOptions, threads: int) -> None:
             return
         try:
             ended = attempt(config_of(held, source), options, listener)
-        except Exception as error:  # a fault in a method: its place is what a person looks for
+        except Exception as error:  # an error in a method: report its file and line
             ended = "failed", f"{type(error).__name__}: {error} ({place_of(error)})"
         listener.send(*ended)
 

@@ -1,4 +1,4 @@
-"""What a record says of the machine and the code: versions, hardware, the commit."""
+"""The description of machine and code in a record: versions, hardware, commit."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ import torch
 
 from strongreplay import __version__
 
-CLONE = Path(__file__).resolve().parents[3]  # the clone that this code is part of, if it is in one
+CLONE = Path(__file__).resolve().parents[3]  # the git clone of this code, if there is one
 
 
 def describe_machine(device: torch.device) -> dict[str, Any]:
@@ -32,12 +32,12 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
 
 
 def source_commit(clone: Path = CLONE) -> dict[str, str]:
-    """The commit this code is of, `-dirty` if it was changed since; nothing where it is not a clone."""
-    if not (clone / ".git").exists():  # above an installed package may lie somebody else's
+    """The commit of this code, with `-dirty` if it was changed since; empty if this is not a git clone."""
+    if not (clone / ".git").exists():  # an installed package may be inside another project's repository
         return {}
     try:
         commit = ask_git(clone, "rev-parse", "--short=12", "HEAD")
-        # Records and README change while runs are made; only what is imported decides a result.
+        # Records and README change during runs; results depend only on src.
         changed = ask_git(clone, "status", "--porcelain", "--untracked-files=no", "src")
     except (OSError, subprocess.SubprocessError):
         return {}

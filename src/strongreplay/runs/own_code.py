@@ -1,6 +1,6 @@
-"""Which version of our own code decides the results of a run: a hash of the sources it goes through.
+"""A hash of the sources of this package that the results of a run depend on.
 
-Comments, docstrings and empty lines do not count, nor do reports, commands and the files of other methods.
+Comments, docstrings and empty lines are left out, and so are reports, commands and other methods.
 """
 
 import ast
@@ -16,7 +16,7 @@ from strongreplay.runs.config import RunConfig
 from strongreplay.runs.machine import CLONE, ask_git
 
 ROOT = Path(__file__).parents[1]
-# What every run goes through; a folder stands for all its files.
+# Sources that every run uses; a folder means all its files.
 COMMON: tuple[str, ...] = (
     "protocol.py",
     "memory.py",
@@ -30,13 +30,13 @@ COMMON += ("nets/features.py", "methods/base.py", "runs/run.py", "runs/scores.py
 
 
 def code_hash(config: RunConfig) -> str:
-    """Twelve letters for the sources that decide what a run of this configuration gives."""
+    """A hash, 12 characters long, of the sources that a run of this configuration uses."""
     net = net_row(config.net.name, config.code.get("net")).build.__module__
     return hash_of((*common_files(), *own_files(config.row.method_class.__module__), *own_files(net)))
 
 
 def is_being_edited(config: RunConfig, clone: Path = CLONE) -> bool:
-    """Whether git says that a file of the method was changed since the last commit."""
+    """Whether git reports changes in a file of the method since the last commit."""
     paths = own_files(config.row.method_class.__module__)
     return bool(paths) and (clone / ".git").exists() and _has_changes(paths, clone)
 
@@ -57,7 +57,7 @@ def common_files() -> tuple[Path, ...]:
 
 @cache
 def own_files(module: str) -> tuple[Path, ...]:
-    """The file of a built-in method or net and those of its room that it imports; none for a user's."""
+    """The file of a built-in method or net, and the files of its package it imports; empty for a user's."""
     if not module.startswith(("strongreplay.methods.", "strongreplay.nets.")):
         return ()
     room, found, waiting = module.rpartition(".")[0], dict[str, Path](), [module]
@@ -92,6 +92,6 @@ def substance(source: str) -> str:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
             text = node.body[0]
-            if not lines[text.lineno - 1][: text.col_offset].strip():  # no code before it in its line
+            if not lines[text.lineno - 1][: text.col_offset].strip():  # no code before it on its line
                 lines[text.lineno - 1 : text.end_lineno] = [""] * ((text.end_lineno or 0) - text.lineno + 1)
     return "\n".join(line.rstrip() for line in lines if line.strip())

@@ -1,4 +1,4 @@
-"""run: one RunConfig in, one RunRecord out. Tasks are trained by the Trainer and judged in between."""
+"""run: makes a RunRecord from a RunConfig. The Trainer trains each task; then all tasks so far are tested."""
 
 from collections.abc import Iterable
 from contextlib import nullcontext
@@ -42,7 +42,7 @@ __all__ = [
 
 
 class StoppedRun(RunError):
-    """A run that cannot go on because its numbers are not finite, with the results it had until then."""
+    """A run that ended because its numbers are not finite, with the results up to then."""
 
     def __init__(self, message: str, record: RunRecord) -> None:
         super().__init__(message)
@@ -63,10 +63,10 @@ def run(
 ) -> RunRecord:
     """Learn the whole stream with one seed; the same config gives the same results to the bit.
 
-    With an `out` folder (or `resume`, which means "runs") the state is kept beside where the record belongs:
-    as often as `checkpoint_every` says, or every 5 minutes once the run turns out to take more than 10, and
-    whenever a listener asks to stop. `resume` goes on from there; a run without state begins anew.
-    `write` leaves the record in the folder; if it cannot be written, the state is kept.
+    With an `out` folder (with `resume` the default is "runs"), checkpoints are written beside the record's
+    path: as often as `checkpoint_every` says, or every 5 minutes if the run will take more than 10, and when
+    a listener asks to stop. `resume` continues from the newest checkpoint; without one the run starts from
+    the beginning. `write` writes the record to the folder; if that fails, the state is kept.
     """
     interval = CheckpointInterval.parse(checkpoint_every) if checkpoint_every else None
     if out is None and (resume or interval or keep_state or write):
@@ -99,18 +99,18 @@ def name_of(config: RunConfig) -> str:
 
 
 def state_folder(out: Path, config: RunConfig) -> Path:
-    """Where the checkpoints of a run are: beside its record."""
+    """The folder of a run's checkpoints, beside its record."""
     return record_path(out, config.to_dict()).with_suffix(".state")
 
 
 def identity(config: RunConfig) -> dict[str, Any]:
-    """What a checkpoint's manifest says of the run, for a person and for `ser resume`."""
+    """The description of the run in a checkpoint's manifest, used by `ser state` and `ser resume`."""
     held = config.to_dict()
     return {"config": held, "config_hash": fingerprint(held), "recipe": config.source}
 
 
 def continue_from(trainer: "StreamTrainer", folder: Path) -> None:
-    """Load the newest whole checkpoint, if there is one."""
+    """Load the newest complete checkpoint, if there is one."""
     found = read_newest(folder, trainer.listener.on_message)
     if found is None:
         return
@@ -118,11 +118,11 @@ def continue_from(trainer: "StreamTrainer", folder: Path) -> None:
     if found.manifest.get("config_hash") != expected:
         raise RunError(f"{found.path}: belongs to another configuration than {expected}; remove {folder}")
     where = f"step {found.manifest.get('step')}, task {found.manifest.get('task')}"
-    trainer.resume(found, f"going on after {where} ({found.path})", f"remove {folder}")
+    trainer.resume(found, f"resuming after {where} ({found.path})", f"remove {folder}")
 
 
 class StreamTrainer(Trainer):
-    """A stream on its way through a method. Built from a config, and loaded with a state to go on."""
+    """Trains a method on a stream. It is built from a config, and can load a state to resume."""
 
     kind = "run"
 
@@ -142,7 +142,7 @@ class StreamTrainer(Trainer):
             loading = report_loading(listener)
             self.stream = build_stream(config.stream, config.seed, folder, loading, config.data.options)
         self.lessons = accumulate(self.stream) if config.row.on_union else self.stream
-        # Replayed images are augmented by draws of their own, which leave the stream's views alone.
+        # Replayed images are augmented with their own generator, which does not affect the stream's views.
         names = ("order", "views", "replayed views")
         generators = {name: derive_generator(config.seed, name) for name in names}
         view = self.stream.train_view(generators["views"])
@@ -161,11 +161,11 @@ class StreamTrainer(Trainer):
         self.scores = {"": ScoreTable(None)} | {
             name: ScoreTable(ask) for name, ask in self.method.predictors().items()
         }
-        self.learnt = False  # whether the task at hand is learnt, and only its judgement is missing
+        self.learnt = False  # whether the current task is trained but not yet tested
         self.terms: list[list[dict[str, float]]] = []
 
     def go(self) -> None:
-        """From where it stands to the end."""
+        """Train and test the remaining tasks."""
         left = self.index < len(self.lessons) and not self.learnt
         with self.meter("data"):
             task = self.lessons[self.index] if left else None
@@ -190,7 +190,7 @@ class StreamTrainer(Trainer):
         self.pause()
 
     def judge_all(self) -> None:
-        """Test all tasks so far and one ahead: that is what forward transfer is made of."""
+        """Test all tasks so far, and the next one, which forward transfer needs."""
         learnt = len(self.stream) - len(self.lessons) + self.index
         last = min(learnt + 2, len(self.stream))
         rows = [self.judge(range(last), learnt, table.ask) for table in self.scores.values()]
@@ -199,7 +199,7 @@ class StreamTrainer(Trainer):
         self.listener.on_task(self.index, {name: list(row) for name, row in rows[0].items()})
 
     def judge(self, tasks: range, learnt: int, ask: Predictor | None) -> Scores:
-        """A row of each accuracy matrix; a task not learnt yet is judged among the classes up to its own."""
+        """A row of each accuracy matrix; for a future task the candidates are the classes up to its own."""
         config, stream = self.config.eval, self.stream
         row: Scores = {name: [None] * len(stream) for name in scenarios_of(stream)}
         for task in tasks:
@@ -221,7 +221,7 @@ class StreamTrainer(Trainer):
             super().write_checkpoint()
 
     def state(self) -> dict[str, Any]:
-        """What decides what comes next, and what is known so far."""
+        """Everything that the next steps depend on, and the results so far."""
         return super().state() | {
             "index": self.index,
             "learnt": self.learnt,
@@ -237,13 +237,13 @@ class StreamTrainer(Trainer):
         super().load(state, steps_done)
         self.index, self.learnt = state["index"], state["learnt"]
         self.terms, self.started = state["terms"], state["started"]
-        # Version 0.1 had other names for these two.
+        # Version 0.1 used other names for these two.
         self.meter.phases = state["measured"] if "measured" in state else state["phases"]
         for name, (untrained, rows) in (state["scores"] if "scores" in state else state["boards"]).items():
             self.scores[name].untrained, self.scores[name].rows = untrained, rows
 
     def record(self) -> RunRecord:
-        """What there is so far."""
+        """The record of the results so far."""
         accuracy = {name: summarise(table) if table.rows else {} for name, table in self.scores.items()}
         results: dict[str, Any] = {"accuracy": accuracy.pop(""), "terms": self.terms}
         if self.stream.label_names:
@@ -253,7 +253,7 @@ class StreamTrainer(Trainer):
         if self.device.type == "cuda":
             measured["peak_device_memory_bytes"] = torch.cuda.max_memory_allocated(self.device)
         measured["recipe"] = self.config.source
-        if self.config.row.source_hash:  # tables have no other way to know how a user's method is called
+        if self.config.row.source_hash:  # tables read the label of a user's method from the record
             measured["label"] = self.config.row.label
         measured["versions"]["code"] = code_hash(self.config)
         held = self.config.to_dict()
@@ -261,7 +261,7 @@ class StreamTrainer(Trainer):
 
 
 def make_method(config: RunConfig, stream: Stream, replayed_view: View) -> Method:
-    """Net and method of a config, initial weights drawn from its seed."""
+    """The method of a config with its net; initial weights are drawn from the config's seed."""
     net = make_net(
         config.net.name,
         stream.input_shape,

@@ -15,9 +15,9 @@ Predictor = Callable[[Tensor], Tensor]
 
 @dataclass
 class ScoreTable:
-    """The scores of one of a method's nets: before the first task, and after each."""
+    """The scores of one net of a method, before the first task and after each task."""
 
-    ask: Predictor | None  # none: the one that the method predicts with
+    ask: Predictor | None  # None: the method's default predictor
     untrained: Scores = field(default_factory=dict)
     rows: list[Scores] = field(default_factory=list)
 
@@ -27,7 +27,7 @@ def scenarios_of(stream: Stream) -> tuple[str, ...]:
 
 
 def summarise(table: ScoreTable) -> dict[str, Any]:
-    """Each scenario's matrix and what it amounts to."""
+    """The matrix of each scenario and the metrics computed from it."""
     summary, untrained = {}, table.untrained
     for scenario in untrained:
         matrix_rows = [row[scenario] for row in table.rows]

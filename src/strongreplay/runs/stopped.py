@@ -1,4 +1,4 @@
-"""What the checkpoint of a run says of it, checked before it is used: its sums may be a forger's."""
+"""Checks of a run's checkpoint before use: valid checksums do not prove that a file can be trusted."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ MOST_THREADS = 4096
 
 
 class StoppedState(BaseModel):
-    """A run that was stopped, and where it stands."""
+    """A stopped run and its position."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -39,12 +39,12 @@ class StoppedState(BaseModel):
 
 
 def read_stopped(path: Path) -> StoppedState:
-    """The run of a checkpoint; a DataError says what it is of instead."""
+    """The run of a checkpoint; a DataError if the checkpoint is not a run's."""
     manifest = read_manifest(path)
     if "config" not in manifest and "lesson" in manifest:
         raise DataError(
             f"{path}: a stopped update of the model in {path.parent.parent}, not of a run; "
-            "go on with the same ser learn command, or forget it with --restart"
+            "resume it with the same ser learn command, or discard it with --restart"
         )
     try:
         return StoppedState.model_validate(manifest)
@@ -55,7 +55,7 @@ def read_stopped(path: Path) -> StoppedState:
 
 
 def faults_in(error: ValidationError) -> str:
-    """All faults in one line."""
+    """All errors in one line."""
     return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
 
 
@@ -63,7 +63,7 @@ Row = dict[str, list[float | None]]
 
 
 class RunTree(BaseModel):
-    """The plain values in the state of a run; tensors are checked by those who load them."""
+    """The plain values in the state of a run; tensors are checked when they are loaded."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -77,14 +77,14 @@ class RunTree(BaseModel):
     @field_validator("scores")
     @classmethod
     def check_scores(cls, scores: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        """The row of the untrained net, and a row for each task."""
+        """Check the row of the untrained net and the row of each task."""
         for untrained, rows in scores.values():
             TypeAdapter(list[Row]).validate_python([untrained, *rows], strict=True)
         return scores
 
 
 def check_tree(tree: dict[str, Any], num_tasks: int) -> None:
-    """A ValueError says what cannot be the state of a run of so many tasks."""
+    """Raise a ValueError if the tree is not the state of a run with `num_tasks` tasks."""
     try:
         index = RunTree.model_validate(tree).index
     except ValidationError as error:
