@@ -1,25 +1,31 @@
-"""Progress bars: one bar for one training, a table and a bar for many runs.
+"""Progress on stderr: a bar for whatever takes a while, one for a training, a live table for many runs.
 
 On a terminal and in a notebook they are redrawn a few times a second; elsewhere a line is printed at times.
+Commands that need neither torch nor rich import this module, so rich is imported when something is shown.
 """
 
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
-from types import FrameType, TracebackType
-from typing import Any, Protocol
-
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from functools import cached_property
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from strongreplay.errors import printable
-from strongreplay.protocol import Terms
 from strongreplay.training.events import Listener, Position, RunInfo
 
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+    from rich.table import Table
+
+    from strongreplay.protocol import Terms
+
 REDRAW_SECONDS = 0.2
-LINE_SECONDS = 30  # between two lines where there is no terminal
+PATIENCE_SECONDS = 2  # what takes less time needs no bar
+READING_SECONDS = 10  # between two lines where there is no terminal
+LINE_SECONDS = 30  # the same for a training and for many runs
 
 
 class StopRequest:
@@ -29,7 +35,7 @@ class StopRequest:
         self.asked: int | None = None  # the signal
         self.before: dict[int, Any] = {}
 
-    def __enter__(self) -> "StopRequest":
+    def __enter__(self) -> Self:
         for number in (signal.SIGINT, signal.SIGTERM):
             self.before[number] = signal.signal(number, self.ask)
         return self
@@ -44,60 +50,120 @@ class StopRequest:
             signal.signal(each, signal.SIG_DFL)
 
 
-class ProgressBar(Listener):
-    """One training as one bar."""
+class Screen:
+    """Where progress is shown: stderr."""
 
-    def __init__(self, stop: StopRequest | None = None) -> None:
-        self.stop, self.console = stop, Console(stderr=True)
-        self.is_live = self.console.is_terminal or self.console.is_jupyter
+    @cached_property
+    def console(self) -> "Console":
+        """Takes text as it is. A pipe gets no escape codes, even if the environment asks for colours."""
+        from rich.console import Console
+
+        is_terminal = None if sys.stderr.isatty() else False  # None: rich finds out what it can do
+        return Console(stderr=True, force_terminal=is_terminal, markup=False, emoji=False, highlight=False)
+
+    @property
+    def is_live(self) -> bool:
+        return self.console.is_terminal or self.console.is_jupyter
+
+    def say(self, text: str) -> None:
+        self.console.print(printable(text), soft_wrap=True)
+
+    def make_bar(self, *after: str) -> "Progress":
+        """A name, a bar, and the given texts; without them, the share that is done and the time left."""
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+        columns = after or (TaskProgressColumn(), TimeRemainingColumn())
         name = TextColumn("{task.description}", markup=False)
-        columns = (name, BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-        self.progress = Progress(
-            *columns, console=self.console, transient=True, redirect_stdout=False, disable=not self.is_live
+        return Progress(
+            name, BarColumn(), *columns, console=self.console, transient=True, redirect_stdout=False
         )
-        self.bar = self.progress.add_task("starting", total=None)
-        self.pause = REDRAW_SECONDS if self.is_live else LINE_SECONDS
-        self.num_tasks, self.next = 1, time.monotonic() + self.pause
 
-    def __enter__(self) -> "ProgressBar":
-        self.progress.start()
+
+class Bar(Screen):
+    """Called as bar(what, done, total); shown only for what takes longer than two seconds.
+
+    With `beside_output`, nothing is drawn while stdout goes to the same terminal, and nothing is printed to
+    a log.
+    """
+
+    def __init__(self, *, beside_output: bool = False) -> None:
+        self.is_wanted = not beside_output or (sys.stderr.isatty() and not sys.stdout.isatty())
+        self.progress: Progress | None = None
+        self.what, self.line_seconds = "", READING_SECONDS
+        self.next = time.monotonic() + PATIENCE_SECONDS
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.progress.stop()
+        self.remove()
+
+    def __call__(self, what: str, done: float, total: float, detail: str = "") -> None:
+        if not self.is_wanted or time.monotonic() < self.next:
+            return
+        self.next = time.monotonic() + (REDRAW_SECONDS if self.is_live else self.line_seconds)
+        if self.is_live:
+            self.draw(what, done, total, detail)
+        else:
+            self.say(f"{what}{detail}: {done:,} of {total:,}")
+
+    def draw(self, what: str, done: float, total: float, detail: str = "") -> None:
+        """The time left is estimated anew where `what` changes, not where its detail does."""
+        if self.progress is None:
+            self.progress = self.make_bar()
+            self.progress.add_task(what, total=None)
+            self.progress.start()
+        bar = self.progress.task_ids[0]
+        if what != self.what:
+            self.what = what
+            self.progress.reset(bar, completed=int(done))
+        self.progress.update(bar, description=what + detail, completed=done, total=total or None)
+
+    def remove(self) -> None:
+        """Remove the bar, such as before a question; the next call draws it again."""
+        if self.progress:
+            self.progress.stop()
+        self.progress, self.what = None, ""
+
+
+class ProgressBar(Bar, Listener):
+    """One training as one bar."""
+
+    def __init__(self, stop: StopRequest | None = None) -> None:
+        super().__init__()
+        self.stop, self.line_seconds = stop, LINE_SECONDS
+        self.next = time.monotonic() + (REDRAW_SECONDS if self.is_live else LINE_SECONDS)
+
+    def __enter__(self) -> Self:
+        if self.is_live:
+            self.draw("starting", 0, 0)
+        return self
 
     def on_loading(self, what: str, done: int, total: int) -> None:
-        self.show(what, done, total)
+        self(what, done, total)
 
     def on_start(self, run: RunInfo) -> None:
-        self.progress.reset(self.bar, total=run.num_steps, completed=run.steps_done, description="learning")
+        if self.is_live:
+            self.draw("learning", run.steps_done, run.num_steps)
 
-    def on_step(self, position: Position, terms: Terms) -> None:
+    def on_step(self, position: Position, terms: "Terms") -> None:
         if time.monotonic() >= self.next:
             phase = "" if position.phase == "main" else f", {position.phase}"
-            what = f"learning{phase}, epoch {position.epoch + 1}"
-            self.show(what, position.steps_done, position.steps_expected)
+            detail = f"{phase}, epoch {position.epoch + 1}"
+            self("learning", position.steps_done, position.steps_expected, detail)
 
     def on_message(self, text: str) -> None:
-        self.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
+        self.say(text)
 
     def wants_stop(self) -> bool:
         return self.stop is not None and self.stop.asked is not None
-
-    def show(self, what: str, done: int, total: int) -> None:
-        if time.monotonic() < self.next:
-            return
-        self.next = time.monotonic() + self.pause
-        if self.is_live:
-            self.progress.update(self.bar, description=what, completed=done, total=total)
-        else:
-            self.on_message(f"{what}: {done:,} of {total:,}")
 
 
 class RunningJob(Protocol):
     """What is shown of one run among many."""
 
     name: str
+    label: str  # its name with the method's label, as tables have it
     done: int
     total: int
     ended: tuple[str, str] | None
@@ -108,49 +174,53 @@ class RunningJob(Protocol):
 Standing = Callable[[Any], tuple[str, str]]  # of a job: what is recorded of it so far, and published
 
 
-class GridProgress:
+class GridProgress(Screen):
     """Lines for runs that ended, above a live table of the running ones, a bar over all and the time left."""
 
     def __init__(self, jobs: Sequence[RunningJob], standing: Standing | None = None) -> None:
-        self.console, self.stop, self.standing = Console(stderr=True), StopRequest(), standing
+        from rich.live import Live
+
+        self.stop, self.standing = StopRequest(), standing
         self.known = dict[int, tuple[str, str]]()
         self.num_jobs, self.num_ended = len(jobs), 0
         self.total, self.done = sum(job.weight for job in jobs) or 1, 0.0
         self.began, self.next_line = time.monotonic(), time.monotonic() + LINE_SECONDS
-        left = TextColumn("{task.fields[runs]}, {task.fields[left]}")
-        self.progress = Progress(TextColumn("all runs"), BarColumn(), left, console=self.console)
-        self.bar = self.progress.add_task("all runs", total=self.total, runs="", left="")
+        self.progress = self.make_bar("{task.fields[after]}")
+        self.bar = self.progress.add_task("all runs", total=self.total, after="")
         self.begun_with = dict[int, float]()  # work that kept states began with
         self.live = Live(console=self.console, refresh_per_second=4, transient=True)
 
-    def __enter__(self) -> "GridProgress":
+    def __enter__(self) -> Self:
         self.stop.__enter__()
         self.live.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.live.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self.live.__exit__(*error)
         self.stop.__exit__()
 
     def wants_stop(self) -> bool:
         return self.stop.asked is not None
 
     def on_tick(self, running: Sequence[RunningJob]) -> None:
+        from rich.console import Group
+
         for job in running:
             if job.total:
                 self.begun_with.setdefault(id(job), job.weight * part(job))
         share = self.done + sum(job.weight * part(job) for job in running)
-        runs = f"{self.num_ended} of {self.num_jobs}"
-        self.progress.update(self.bar, completed=share, runs=runs, left=self.time_left(share))
+        left = self.time_left(share)
+        after = f"{self.num_ended} of {self.num_jobs}, {left}"
+        self.progress.update(self.bar, completed=share, after=after)
         self.live.update(Group(self.table(running), self.progress))
-        if not self.console.is_terminal and time.monotonic() >= self.next_line:
+        if not self.is_live and time.monotonic() >= self.next_line:
             self.next_line = time.monotonic() + LINE_SECONDS
             parts = ", ".join(f"{job.name} {100 * part(job):.0f} %" for job in running)
-            self.say(f"{parts}; {self.time_left(share)}")
+            self.say(f"{parts}; {left}")
 
-    def table(self, running: Sequence[RunningJob]) -> Table:
+    def table(self, running: Sequence[RunningJob]) -> "Table":
+        from rich.table import Table
+
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
         further = ("recorded so far", "published") if self.standing else ()
         for heading in ("running", "", "step", *further):
@@ -159,7 +229,8 @@ class GridProgress:
             where = f"{job.done:,} of {job.total:,}" if job.total else "starting"
             if self.standing and id(job) not in self.known:
                 self.known[id(job)] = self.standing(job)
-            table.add_row(job.name, f"{100 * part(job):.0f} %", where, *self.known.get(id(job), ()))
+            share = f"{100 * part(job):.0f} %"
+            table.add_row(printable(job.label), share, where, *self.known.get(id(job), ()))
         return table
 
     def time_left(self, share: float) -> str:
@@ -168,9 +239,8 @@ class GridProgress:
         if done_here <= 0 or spent < 5:
             return "time left: not known yet"
         seconds = spent * (self.total - share) / done_here
-        return (
-            f"about {seconds / 3600:.1f} h left" if seconds > 5400 else f"about {seconds / 60:.0f} min left"
-        )
+        amount = f"{seconds / 3600:.1f} h" if seconds > 5400 else f"{seconds / 60:.0f} min"
+        return f"about {amount} left"
 
     def on_job(self, job: RunningJob) -> None:
         """A run ended."""
@@ -185,9 +255,6 @@ class GridProgress:
 
     def on_message(self, name: str, text: str) -> None:
         self.say(f"{name}: {text}")
-
-    def say(self, text: str) -> None:
-        self.console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
 
 def part(job: RunningJob) -> float:

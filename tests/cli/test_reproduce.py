@@ -156,7 +156,7 @@ def test_the_live_table_shows_what_is_recorded_beside_what_is_published(
     job.done, progress.began = 100, progress.began - 60
     progress.on_tick([job])
     assert re.search(
-        rf"split-digits er m20 seed 0 +25 % +50 of 200 +{re.escape(so_far)} +99\.00", shown.get()
+        rf"split-digits ER m20 seed 0 +25 % +50 of 200 +{re.escape(so_far)} +99\.00", shown.get()
     )
 
 

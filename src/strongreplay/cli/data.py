@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strongreplay.cli.bars import Bar
 from strongreplay.cli.commands import DATA, Command
 from strongreplay.cli.options import DataFolder, choose_data_folder
 from strongreplay.cli.tables import Table, print_table
 from strongreplay.cli.text import format_bytes, print_line
+from strongreplay.progress import Bar
 
 if TYPE_CHECKING:
     from strongreplay.data.datasets import Location

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strongreplay.cli.bars import Bar
 from strongreplay.cli.commands import KEEP, Command
 from strongreplay.cli.options import AsJson, ShowAll, StateFolder
 from strongreplay.cli.tables import Table, print_table
 from strongreplay.cli.text import format_per_cent, join_names, print_json, print_line
+from strongreplay.progress import Bar
 
 if TYPE_CHECKING:
     from strongreplay.models.inspect import VersionDiff

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strongreplay.cli.bars import Bar
 from strongreplay.cli.commands import KEEP, Command
 from strongreplay.cli.options import AsJson, Device, ShowAll, StateFolder, Threads, VersionName, choose_device
 from strongreplay.cli.tables import NUM_ROWS, Table, print_table
@@ -19,6 +18,7 @@ from strongreplay.cli.text import (
     print_note,
 )
 from strongreplay.errors import ConfigError, DataError
+from strongreplay.progress import Bar
 
 if TYPE_CHECKING:
     from strongreplay.models.inspect import Evaluation

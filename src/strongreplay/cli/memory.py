@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from strongreplay.cli.bars import Bar
 from strongreplay.cli.commands import KEEP, Command
 from strongreplay.cli.options import AsJson, ShowAll, StateFolder, VersionName
 from strongreplay.cli.tables import NUM_ROWS, Table, print_table
 from strongreplay.cli.text import count_of, format_bytes, print_json, print_line
 from strongreplay.errors import ConfigError, unknown
+from strongreplay.progress import Bar
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -175,7 +175,7 @@ def forget_command(
     from strongreplay.models.store import Store
 
     def confirm(found: "ErasedSamples") -> None:
-        bar.stop()
+        bar.remove()
         print_found(found)
         if yes:
             return

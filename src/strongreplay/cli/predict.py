@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strongreplay.cli.bars import Bar
 from strongreplay.cli.commands import KEEP, Command
 from strongreplay.cli.options import Device, StateFolder, Threads, VersionName, choose_device
 from strongreplay.cli.text import print_line, printable
 from strongreplay.errors import DataError
+from strongreplay.progress import Bar
 
 if TYPE_CHECKING:
     from torch import Tensor

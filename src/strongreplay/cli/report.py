@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strongreplay.cli.bars import Bar
 from strongreplay.cli.commands import STUDY, Command
 from strongreplay.cli.compare import print_problems
 from strongreplay.cli.options import Margin, RecordPaths
 from strongreplay.cli.text import count_of, print_line
 from strongreplay.errors import DataError
+from strongreplay.progress import Bar
 
 if TYPE_CHECKING:
     from strongreplay.report.collect import Found

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strongreplay.cli.bars import Bar
 from strongreplay.cli.commands import STUDY, Command
 from strongreplay.cli.compare import print_problems
 from strongreplay.cli.options import (
@@ -27,6 +26,7 @@ from strongreplay.cli.options import (
 from strongreplay.cli.tables import Format, Table, print_table
 from strongreplay.cli.text import print_line
 from strongreplay.errors import ConfigError, DataError, unknown
+from strongreplay.progress import Bar
 from strongreplay.runs.paper import FINGERPRINTS, METHODS, TARGETS, PaperCell, items
 
 if TYPE_CHECKING:
@@ -92,17 +92,16 @@ def list_command(
 def estimates(chosen: list[PaperCell]) -> dict[str, tuple[str, str]]:
     """Steps and hours of a seed of each cell that can be run."""
     import torch
-    from rich.console import Console
-    from rich.progress import track
 
     from strongreplay.runs import estimate
 
     torch.set_num_threads(1)
     configs = {item.name: config_for(item, 0) for item in chosen if item.is_runnable}
     trials = list(dict.fromkeys(map(estimate.trial_of, configs.values())))
-    console = Console(stderr=True)
-    for trial in track(trials, "timing a step of each net", console=console, transient=True):
-        estimate.plain_step(trial)
+    with Bar() as bar:
+        for number, trial in enumerate(trials):
+            bar("timing a step of each net", number, len(trials))
+            estimate.plain_step(trial)
     return {
         name: (f"{estimate.num_steps(config):,}", f"{estimate.seconds(config) / 3600:.2g}")
         for name, config in configs.items()

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strongreplay.cli.bars import Bar
 from strongreplay.cli.commands import STUDY, Command
 from strongreplay.cli.options import (
     CheckpointEvery,
@@ -21,9 +20,9 @@ from strongreplay.cli.options import (
     parse_seeds,
 )
 from strongreplay.errors import ConfigError
+from strongreplay.progress import Bar, GridProgress, Standing
 
 if TYPE_CHECKING:
-    from strongreplay.progress import GridProgress, Standing
     from strongreplay.runs.config import RunConfig
     from strongreplay.runs.grid import Job, RunOptions
 
@@ -127,10 +126,9 @@ def make_runs(
     options: "RunOptions",
     jobs: int,
     threads: int | None,
-    standing: "Standing | None" = None,
+    standing: Standing | None = None,
 ) -> "tuple[GridProgress, list[Job]]":
     """Make the runs that are absent, with a line for each that ends; what `ser run` and `reproduce` share."""
-    from strongreplay.progress import GridProgress
     from strongreplay.runs.grid import Grid
 
     ended = []

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import torch
 
 from strongreplay.errors import DataError, SerError
+from strongreplay.methods.table import method_label
 from strongreplay.protocol import Terms
 from strongreplay.runs.config import RunConfig, config_of
 from strongreplay.runs.estimate import num_steps
@@ -52,6 +53,7 @@ class Job:
 
     config: RunConfig
     name: str
+    label: str  # the name with the method's label, for tables
     done: int = 0  # steps
     total: int = 0
     ended: tuple[str, str] | None = None  # recorded, skipped, failed or stopped, and a message
@@ -63,7 +65,8 @@ class Job:
     @classmethod
     def of(cls, config: RunConfig) -> "Job":
         weight = num_steps(config) * config.row.cost
-        return cls(config, name_of(config), weight=weight)
+        label = name_of(config, method_label(config.method_name))
+        return cls(config, name_of(config), label, weight=weight)
 
 
 class GridListener(Protocol):

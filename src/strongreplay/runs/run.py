@@ -92,10 +92,11 @@ def run(
     return record
 
 
-def name_of(config: RunConfig) -> str:
+def name_of(config: RunConfig, method: str = "") -> str:
+    """Such as "split-digits er m200 seed 1"; `method` replaces the method's name, such as by its label."""
     size = getattr(config.method, "memory_size", None)
     memory = "" if size is None else f" m{size}"
-    return f"{config.stream} {config.method_name}{memory} seed {config.seed}"
+    return f"{config.stream} {method or config.method_name}{memory} seed {config.seed}"
 
 
 def state_folder(out: Path, config: RunConfig) -> Path:

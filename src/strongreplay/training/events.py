@@ -18,9 +18,10 @@ import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from strongreplay.protocol import Terms
+if TYPE_CHECKING:  # it imports torch, which takes seconds; progress bars are needed without it
+    from strongreplay.protocol import Terms
 
 Scores = dict[str, list[float | None]]  # by scenario: accuracy on each task in per cent, none if not tested
 
@@ -68,7 +69,7 @@ class Listener:
     def on_phase(self, task: int, phase: str) -> None:
         """A phase of a task begins, or continues from a checkpoint."""
 
-    def on_step(self, position: Position, terms: Terms) -> None:
+    def on_step(self, position: Position, terms: "Terms") -> None:
         """After every training step. Be quick: the terms are on the device, and reading them waits for it."""
 
     def on_epoch(self, position: Position, terms: dict[str, float], rate: float, seconds: float) -> None:
@@ -134,7 +135,7 @@ class Listeners(Listener):
     def on_phase(self, task: int, phase: str) -> None:
         self._report("on_phase", task, phase)
 
-    def on_step(self, position: Position, terms: Terms) -> None:
+    def on_step(self, position: Position, terms: "Terms") -> None:
         self._report("on_step", position, terms)
 
     def on_epoch(self, position: Position, terms: dict[str, float], rate: float, seconds: float) -> None:
