@@ -80,6 +80,7 @@ def test_imports_point_one_way(path: Path) -> None:
     assert imported_rooms(path) <= ALLOWED[room] | {room}
 
 
+@pytest.mark.slow
 def test_every_module_imports_alone() -> None:
     names = [".".join(("strongreplay", *path.relative_to(ROOT).with_suffix("").parts)) for path in MODULES]
     names = [name.removesuffix(".__init__") for name in names if not name.endswith("__main__")]

@@ -47,6 +47,7 @@ def accuracy(learner: Learner, digits: Stream) -> float:
     return float(np.mean([100 * learner.score(test.inputs, names_of(test.labels)) for test in tests]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, row in METHODS.items() if row.grows])
 def test_a_learner_with_a_fixed_head_learns_what_a_run_does_to_the_bit(name: str, digits: Stream) -> None:
     config = resolve("split-digits", name, 20, settings={"train.epochs": 2})
@@ -74,6 +75,7 @@ def test_a_learner_with_a_fixed_head_learns_what_a_run_does_to_the_bit(name: str
     assert_same(trainer.method.state_dict(), state)
 
 
+@pytest.mark.slow
 def test_with_a_growing_head_replay_keeps_what_fine_tuning_forgets(digits: Stream) -> None:
     kept = accuracy(learn_digits(digits, memory=100, epochs=5), digits)
     forgotten = accuracy(learn_digits(digits, method="sgd", epochs=5), digits)
@@ -82,6 +84,7 @@ def test_with_a_growing_head_replay_keeps_what_fine_tuning_forgets(digits: Strea
     assert kept > fixed - 3
 
 
+@pytest.mark.slow
 def test_the_names_of_classes_and_their_order_do_not_matter(digits: Stream) -> None:
     """The second names sort the other way round, and the tasks come backwards."""
     first = accuracy(learn_digits(digits, memory=100, epochs=5), digits)
@@ -129,6 +132,7 @@ def test_columns_are_never_re_ordered_and_numbers_may_be_labels(digits: Stream) 
         learner.learn(train.inputs[:2], ["8", "8"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", ["raw", "png", "jpeg"])
 def test_a_saved_learner_goes_on_as_if_it_had_never_stopped(
     store: str, digits: Stream, tmp_path: Path
@@ -176,6 +180,7 @@ def test_a_guard_set_is_judged_too_and_twins_of_training_samples_are_told(digits
     assert "flatter" in report.notes[0]
 
 
+@pytest.mark.slow
 def test_the_budget_holds_in_samples_and_in_bytes(digits: Stream) -> None:
     for memory, store in ((50, "raw"), ("8kB", "raw"), ("8kB", "png")):
         learner = Learner(**QUICK, memory=memory, epochs=1, store=store)
@@ -273,6 +278,7 @@ def test_what_a_model_is_made_of_cannot_change_later_but_how_it_learns_can(digit
 ROUNDING = {"check_methods_subset_invariance": "float32 products of other batch sizes round in the 7th digit"}
 
 
+@pytest.mark.slow
 @parametrize_with_checks(  # type: ignore[untyped-decorator]
     [Learner(epochs=8, lr=0.1, memory=100, batch_size=16, device="cpu")],
     expected_failed_checks=lambda estimator: ROUNDING,

@@ -73,6 +73,7 @@ def test_inclusion_is_uniform(batch_size: int) -> None:
     assert chi_square(counts, 4000, 10) < 85.4  # 99.9 % of 49 degrees of freedom
 
 
+@pytest.mark.slow
 def test_the_chi_square_sees_the_usual_mistake() -> None:
     """Drawing from {0..n-1} instead of {0..n} favours late items; the statistic above must tell."""
     counts, source = np.zeros(50), generator(1)
@@ -85,6 +86,7 @@ def test_the_chi_square_sees_the_usual_mistake() -> None:
     assert chi_square(counts, 4000, 10) > 85.4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capacity", [1, 10])
 def test_every_item_enters_with_its_own_probability_though_few_draws_are_made(capacity: int) -> None:
     """Counts of entries of item n are binomial with capacity / (n + 1), independent of each other."""

@@ -20,6 +20,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(blocks("python"))))
 def test_python_in_the_readme_runs(
     number: int, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -37,6 +38,7 @@ def test_python_in_the_readme_runs(
         assert capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_commands_in_the_readme_and_the_walk_through_are_known() -> None:
     shown = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("ser ")]
     walk = re.findall(r"^\$ (ser .*)$", (ROOT / "docs" / "keep.md").read_text(), flags=re.MULTILINE)
@@ -53,6 +55,7 @@ def test_commands_in_the_readme_and_the_walk_through_are_known() -> None:
         assert result.returncode == 0, (verb, result.stderr)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["README.md", "docs/results.md"])
 def test_tables_are_those_of_the_records(name: str) -> None:
     records, problems = read_folder([ROOT / "results"])

@@ -118,6 +118,7 @@ def test_a_broken_contract_of_a_method_is_named(method: type[Method], message: s
         check_method(method)
 
 
+@pytest.mark.slow
 def test_right_methods_pass_by_class_and_by_name() -> None:
     check_method(Plain)
     check_method("er", memory_size=30)

@@ -30,6 +30,7 @@ def test_the_file_in_the_page_is_the_example() -> None:
     assert {kind for kind, _ in BLOCKS} == {"python", "text", "console", "toml"}
 
 
+@pytest.mark.slow
 def test_every_command_and_block_does_what_the_page_shows(tmp_path: Path) -> None:
     (tmp_path / "er_ace.py").write_text(blocks("python")[0])
     check = subprocess.run(

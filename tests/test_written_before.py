@@ -85,6 +85,7 @@ def model(tmp_path: Path) -> Path:
 # Records
 
 
+@pytest.mark.slow
 def test_records_are_compared_and_the_same_runs_are_skipped(tmp_path: Path) -> None:
     shutil.copytree(WRITTEN / "record", tmp_path / "record")
     compared = ser(tmp_path, "compare", "record").stdout
@@ -99,6 +100,7 @@ def test_records_are_compared_and_the_same_runs_are_skipped(tmp_path: Path) -> N
         assert (tmp_path / place).read_bytes() == path.read_bytes()
 
 
+@pytest.mark.slow
 def test_every_record_in_results_has_the_name_that_a_run_of_today_would_look_for() -> None:
     paths = sorted(RESULTS.glob("**/seed-*.json"))
     assert len(paths) >= 575
@@ -128,6 +130,7 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "runs"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STOPPED)
 def test_a_stopped_run_ends_as_if_it_had_never_stopped(name: str, resumed: Path) -> None:
     expected = load(WRITTEN / "stopped" / "expected" / "split-digits" / name / "seed-0.json")
@@ -144,16 +147,19 @@ def test_a_stopped_run_ends_as_if_it_had_never_stopped(name: str, resumed: Path)
 # Kept models
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_version_of_a_kept_model_answers_as_before(version: str, model: Path) -> None:
     assert_same_answers(answers(model, "kept", "--version", version), f"kept-{version}")
 
 
+@pytest.mark.slow
 def test_status_and_history_of_a_kept_model_are_as_before(model: Path) -> None:
     assert json.loads(ser(model, "status", "kept", "--json").stdout) == load(model / "kept-status.json")
     assert json.loads(ser(model, "history", "kept", "--json").stdout) == load(model / "kept-history.json")
 
 
+@pytest.mark.slow
 def test_images_kept_as_jpeg_are_read(model: Path) -> None:
     assert json.loads(ser(model, "status", "jpeg", "--json").stdout) == load(model / "jpeg-status.json")
     assert_same_answers(answers(model, "jpeg"), "jpeg")
@@ -165,6 +171,7 @@ def load_status(folder: Path, state: str) -> Any:
     return json.loads(ser(folder, "status", state, "--json").stdout)
 
 
+@pytest.mark.slow
 def test_a_kept_model_goes_back_to_an_older_version_and_forward_again(model: Path) -> None:
     ser(model, "rollback", "kept", "v1")
     assert_same_answers(answers(model, "kept"), "kept-v1")
@@ -174,6 +181,7 @@ def test_a_kept_model_goes_back_to_an_older_version_and_forward_again(model: Pat
     assert [act["act"] for act in acts] == ["learn", "learn", "learn", "refuse", "rollback", "rollback"]
 
 
+@pytest.mark.slow
 def test_the_candidate_is_accepted_and_one_more_update_is_learnt(model: Path) -> None:
     ser(model, "learn", "kept", "--accept")
     assert_same_answers(answers(model, "kept"), "kept-candidate")
@@ -183,6 +191,7 @@ def test_the_candidate_is_accepted_and_one_more_update_is_learnt(model: Path) ->
     assert_same_answers(answers(model, "kept"), "kept-later", trained_here=True)
 
 
+@pytest.mark.slow
 def test_a_sample_is_erased_from_every_version_old_and_new(model: Path) -> None:
     store = Store(model / "kept")
     words = ["--data", "data/september", "--max-drop", "100", "--lr", "0.03", *ALIKE]
@@ -210,6 +219,7 @@ def holding(folder: Path, needles: list[bytes]) -> list[Path]:
     return [path for path in files if any(needle in path.read_bytes() for needle in needles)]
 
 
+@pytest.mark.slow
 def test_an_old_version_is_compared_with_a_new_one_and_ids_go_on(model: Path) -> None:
     store = Store(model / "kept")
     next_ids = [read_parts(store, name)[1]["model"]["next_id"] for name in VERSIONS]
@@ -229,6 +239,7 @@ def test_an_old_version_is_compared_with_a_new_one_and_ids_go_on(model: Path) ->
     assert came == len({(one.id, one.kind) for one in samples_of(new) if one.id in fresh})
 
 
+@pytest.mark.slow
 def test_the_same_command_finishes_a_stopped_update(model: Path) -> None:
     words = ["--data", "data/june", "--epochs", "500", "--max-drop", "100", *ALIKE]
     told = said(ser(model, "learn", "stopped", *words))

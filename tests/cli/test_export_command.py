@@ -30,6 +30,7 @@ def answers(path: Path, inputs: NDArray[np.uint8]) -> tuple[list[object], NDArra
     return labels, logits
 
 
+@pytest.mark.slow
 def test_the_file_answers_like_the_model(state: Path, tmp_path: Path) -> None:
     out = tmp_path / "model.onnx"
     said = ser("export", state, out)
@@ -55,6 +56,7 @@ def test_a_file_that_is_there_is_kept(state: Path, tmp_path: Path) -> None:
     assert out.read_text() == "mine"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [{"learner.method": "clser"}, {"method.average": 0.99}])
 def test_the_net_that_answers_is_written_and_nothing_is_normalised_unless_it_was(
     method: dict[str, Any], tmp_path: Path

@@ -206,6 +206,7 @@ def test_one_class_with_one_sample_is_a_model_that_grows(ser: Ser, tmp_path: Pat
     assert grown.out.splitlines()[-1].startswith("v2 is in use: 3 classes, 2 new")
 
 
+@pytest.mark.slow
 def test_thousands_of_classes_are_learnt_and_told_in_short(ser: Ser, tmp_path: Path) -> None:
     state, number = tmp_path / "state", 3000
     labels = np.array([f"class {place}" for place in range(number)])
@@ -256,6 +257,7 @@ ODD_NAMES = (
 )
 
 
+@pytest.mark.slow
 def test_names_of_any_script_and_length_are_shown_as_they_are(ser: Ser, tmp_path: Path) -> None:
     state, data = tmp_path / "state", tmp_path / "data"
     for seed, name in enumerate(ODD_NAMES):

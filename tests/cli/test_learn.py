@@ -318,6 +318,7 @@ def wait_for(log: Path, text: str) -> None:
         time.sleep(0.005)
 
 
+@pytest.mark.slow
 def test_stopped_and_killed_and_repeated_it_ends_with_the_same_model(
     ser: Ser, photos: Path, tmp_path: Path
 ) -> None:

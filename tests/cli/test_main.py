@@ -35,6 +35,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_run_ends_in_a_table_records_and_a_picture(finished: Path) -> None:
     table = (finished / "stdout.txt").read_text()
     assert "mean ± 95 % interval over n seeds" in table
@@ -52,6 +53,7 @@ def test_a_run_ends_in_a_table_records_and_a_picture(finished: Path) -> None:
     assert "no memory in sgd; --memory does not apply there" in (finished / "stderr.txt").read_text()
 
 
+@pytest.mark.slow
 def test_a_later_run_does_not_narrow_the_picture(finished: Path) -> None:
     picture = finished / "out" / "split-digits.png"
     before = picture.read_bytes()
@@ -59,6 +61,7 @@ def test_a_later_run_does_not_narrow_the_picture(finished: Path) -> None:
     assert picture.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_compare_names_its_spread_and_tests_one_method_against_the_others(finished: Path) -> None:
     by_deviation = ser("compare", "out", "--spread", "sd", "--picture", "sd.png", folder=finished).stdout
     assert "mean ± sample deviation over n seeds" in by_deviation
@@ -71,6 +74,7 @@ def test_compare_names_its_spread_and_tests_one_method_against_the_others(finish
     assert (unknown.returncode, "unknown method 'sre'; did you mean 'ser'" in unknown.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_what_is_recorded_is_skipped_and_said_so(finished: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in (finished / "out").rglob("seed-*.json")}
     again = run_quick(finished, "--method", "sgd,ser", "--memory", "20", "--seeds", "2")
@@ -80,6 +84,7 @@ def test_what_is_recorded_is_skipped_and_said_so(finished: Path) -> None:
     assert "SER" in again.stdout
 
 
+@pytest.mark.slow
 def test_compare_and_show(finished: Path) -> None:
     compared = ser("compare", "out", "--picture", "mine.png", folder=finished)
     assert compared.returncode == 0, compared.stderr
@@ -92,6 +97,7 @@ def test_compare_and_show(finished: Path) -> None:
         assert words in shown.stdout, words
 
 
+@pytest.mark.slow
 def test_a_damaged_record_is_named_and_passed_over_and_run_again(finished: Path, tmp_path: Path) -> None:
     done = run_quick(tmp_path, "--method", "sgd")
     assert done.returncode == 0
@@ -152,6 +158,7 @@ def test_mistakes_get_a_clear_message_and_change_nothing(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_diverging_run_says_where_and_keeps_what_it_had(tmp_path: Path) -> None:
     result = run_quick(tmp_path, "--method", "sgd,ser", "--set", "train.lr=60", "--memory", "20")
     assert result.returncode == 1
@@ -163,17 +170,20 @@ def test_a_diverging_run_says_where_and_keeps_what_it_had(tmp_path: Path) -> Non
     assert json.loads(kept[0].read_text())["config"]["train"]["lr"] == 60
 
 
+@pytest.mark.slow
 def test_a_small_memory_is_pointed_out(tmp_path: Path) -> None:
     result = run_quick(tmp_path, "--memory", "5")
     assert result.returncode == 0
     assert "a memory of 5 samples is smaller than the 10 classes" in result.stderr
 
 
+@pytest.mark.slow
 def test_seeds_may_be_named(tmp_path: Path) -> None:
     assert run_quick(tmp_path, "--method", "sgd", "--seeds", "3,7").returncode == 0
     assert sorted(path.stem for path in (tmp_path / "out").rglob("*.json")) == ["seed-3", "seed-7"]
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_with_a_message_and_keeps_finished_seeds(tmp_path: Path) -> None:
     words = ["run", "split-digits", "--method", "ser", "--memory", "20", "--seeds", "500", "--threads", "1"]
     words += ["--set", "train.epochs=1", "--out", "out"]
@@ -193,6 +203,7 @@ def test_ctrl_c_stops_with_a_message_and_keeps_finished_seeds(tmp_path: Path) ->
         json.loads(path.read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["methods", "streams", "nets", "recipes"])
 def test_lists_have_one_line_each(what: str) -> None:
     from strongreplay.data.streams import STREAMS
@@ -210,6 +221,7 @@ def test_lists_have_one_line_each(what: str) -> None:
     assert len(lines) == 1 + expected[what]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code"),
     [(["--version"], 0), (["nonsense"], 2), (["show", "nowhere"], 1), (["list", "nets"], 0)],
@@ -236,6 +248,7 @@ def test_an_output_that_cannot_be_written_is_an_error_of_one_line(words: list[st
     assert result.stderr == "error: [Errno 28] No space left on device\n"
 
 
+@pytest.mark.slow
 def test_help_and_version_without_torch() -> None:
     """Torch takes seconds to import; help must not wait for it."""
     code = "import sys; sys.argv = ['ser', '--help']; from strongreplay.cli import main\n"

@@ -50,6 +50,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_killed_run_of_a_users_method_ends_as_if_it_had_never_stopped(finished: Path) -> None:
     source = (finished / "er_ace.py").read_text()
     (finished / "er_ace.py").write_text(source + "\n# edited\n")
@@ -67,6 +68,7 @@ def test_a_killed_run_of_a_users_method_ends_as_if_it_had_never_stopped(finished
     assert result_of(finished, "out") == result_of(finished, "whole")
 
 
+@pytest.mark.slow
 def test_it_is_recorded_under_a_plain_name_and_found_again(finished: Path) -> None:
     (path,) = (finished / "whole").rglob("seed-0.json")
     assert path.parent.name.startswith("ERACE-m30-")
@@ -77,6 +79,7 @@ def test_it_is_recorded_under_a_plain_name_and_found_again(finished: Path) -> No
     assert "recorded already" in again.stderr
 
 
+@pytest.mark.slow
 def test_it_is_compared_and_reported_like_any_other(finished: Path) -> None:
     others = ["-m", "er,sgd", "--memory", "30", "--set", "train.epochs=5", "-o", "whole", "--threads", "1"]
     assert ser(finished, "run", "split-digits", *others).returncode == 0
@@ -92,6 +95,7 @@ def test_it_is_compared_and_reported_like_any_other(finished: Path) -> None:
     assert "er_ace.py:ERACE" in shown.stdout
 
 
+@pytest.mark.slow
 def test_edited_code_runs_again(finished: Path, tmp_path: Path) -> None:
     shutil.copy(EXAMPLE, tmp_path)
     quick = [*RUN, "--set", "train.epochs=1", "--set", "data.tasks=1"]
@@ -102,6 +106,7 @@ def test_edited_code_runs_again(finished: Path, tmp_path: Path) -> None:
     assert len(list((tmp_path / "runs").rglob("seed-0.json"))) == 2
 
 
+@pytest.mark.slow
 def test_what_is_wrong_with_a_file_is_told_without_a_traceback(tmp_path: Path) -> None:
     (tmp_path / "er_ace.py").write_text("import torch\n1 / 0\n")
     told = ser(tmp_path, *RUN)
@@ -149,6 +154,7 @@ tiny-stream = tiny_cl:make_stream
 """
 
 
+@pytest.mark.slow
 def test_an_installed_package_joins_lists_and_runs(tmp_path: Path) -> None:
     place = tmp_path / "site"
     info = place / "tiny_cl-0.3.dist-info"

@@ -199,6 +199,7 @@ def test_answering_reads_neither_memory_nor_held_out_samples(
     assert before == after != ""
 
 
+@pytest.mark.slow
 def test_a_cold_start_loads_nothing_heavy_and_a_closed_pipe_ends_it_quietly(
     photos: Path, state: Path
 ) -> None:

@@ -47,6 +47,7 @@ def ser(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     return int(left.value.code or 0)
 
 
+@pytest.mark.slow
 def test_from_nothing_to_a_verdict(
     paper: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 RUN = ["run", "split-digits", "--set", "train.epochs=1", "--threads", "1", "--device", "cpu"]
 
 
@@ -13,6 +15,7 @@ def ser(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.slow
 def test_two_runs_at_a_time_leave_the_records_of_one_at_a_time(tmp_path: Path) -> None:
     words = [*RUN, "-m", "sgd", "--seeds", "2"]
     for jobs in ("1", "2"):
@@ -27,6 +30,7 @@ def test_two_runs_at_a_time_leave_the_records_of_one_at_a_time(tmp_path: Path) -
     assert again.stderr.count("recorded already, skipped") == 2
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_is_named_and_the_others_are_recorded(tmp_path: Path) -> None:
     done = ser(tmp_path, *RUN, "-m", "sgd,er", "--memory", "20", "--set", "train.lr=1e30")
     assert done.returncode == 1

@@ -34,6 +34,7 @@ def work(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_stopped_update_is_named_as_what_it_is(work: Path) -> None:
     for words in (["state", "inspect", work], ["resume", work]):
         code, text = ser(*words)
@@ -68,6 +69,7 @@ ABSURD: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 def test_absurd_values_with_sums_that_fit_are_named(tmp_path: Path) -> None:
     path = write_checkpoint(tmp_path / "seed-0.state", {"x": 1}, ABOUT)
     manifest = json.loads((path / "manifest.json").read_text()) | ABSURD

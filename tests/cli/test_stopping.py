@@ -45,6 +45,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_state_can_be_inspected_and_verified(stopped: Path) -> None:
     told = ser(stopped, "state", "inspect", "out")
     assert told.returncode == 0, told.stderr
@@ -60,6 +61,7 @@ def test_states_are_no_records_and_no_damaged_ones_either(stopped: Path) -> None
     assert "manifest.json" not in told.stderr
 
 
+@pytest.mark.slow
 def test_a_second_signal_leaves_at_once_and_the_last_checkpoint_is_good(tmp_path: Path) -> None:
     process = start(tmp_path, *RUN, *LONG, "--checkpoint-every", "5")
     wait_for(tmp_path, "manifest.json")
@@ -70,6 +72,7 @@ def test_a_second_signal_leaves_at_once_and_the_last_checkpoint_is_good(tmp_path
     assert ser(tmp_path, "state", "verify", "out").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_second_process_is_kept_off_with_the_first_ones_host_and_pid(tmp_path: Path) -> None:
     first = start(tmp_path, *RUN, *LONG)
     wait_for(tmp_path, "lock")
@@ -80,6 +83,7 @@ def test_a_second_process_is_kept_off_with_the_first_ones_host_and_pid(tmp_path:
     assert f"process {first.pid} on {os.uname().nodename}" in " ".join(second.stderr.split())
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_by_command_it_ends_with_the_same_record(tmp_path: Path) -> None:
     words = [*RUN, "--set", "train.epochs=10", "--checkpoint-every", "10"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
@@ -99,6 +103,7 @@ def test_killed_and_resumed_by_command_it_ends_with_the_same_record(tmp_path: Pa
     assert not list(killed.rglob("*.state"))  # the record is there, so the state is not needed any more
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
@@ -120,6 +125,7 @@ def test_mistakes(words: list[str], code: int, message: str, tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_named(stopped: Path) -> None:
     newest = sorted(stopped.rglob("tree.json"))[-1]
     newest.write_text(newest.read_text()[:-1])

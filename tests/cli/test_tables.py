@@ -121,6 +121,7 @@ def on_a_terminal(columns: int, *words: str) -> list[str]:
 RESULTS = Path(__file__).parents[2] / "results"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -142,6 +143,7 @@ def test_real_tables_fit_eighty_columns(words: list[str], tmp_path: Path) -> Non
     assert len(plain) > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("flag", "begin"), [("--csv", "net,width,"), ("--markdown", "| net |")])
 def test_commands_take_formats(flag: str, begin: str, capsys: pytest.CaptureFixture[str]) -> None:
     done = subprocess.run(

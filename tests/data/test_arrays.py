@@ -52,6 +52,7 @@ def test_types_without_size_and_of_other_kinds_are_refused(tmp_path: Path, descr
         read_npz(tmp_path / "bad.npz")
 
 
+@pytest.mark.slow
 def test_two_small_files_that_killed_and_filled_are_refused_within_little_memory(tmp_path: Path) -> None:
     (tmp_path / "zero.npy").write_bytes(npy_bytes("'|S0'", "(4,)", bytes(64)))
     write_npz(tmp_path / "rows.npz", inputs=good([[1.0]]), labels=npy_bytes("[]", "(1000000000,)"))

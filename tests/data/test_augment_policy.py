@@ -268,6 +268,7 @@ def test_the_policy_is_the_published_table() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_policy_is_drawn_with_its_odds_and_magnitudes(monkeypatch: pytest.MonkeyPatch) -> None:
     count = 50_000
     images = torch.zeros(count, 3, 1, 1, dtype=torch.uint8)

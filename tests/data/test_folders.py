@@ -509,6 +509,7 @@ edits = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=100)
 @given(
     st.binary(max_size=300),
@@ -534,6 +535,7 @@ cells = st.sampled_from(
 rows = st.lists(st.lists(cells | st.text(max_size=8), max_size=3).map(",".join), max_size=4).map("\n".join)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=100)
 @given(st.binary(max_size=80), rows, edits)
 def test_any_manifest_gives_only_data_errors(

@@ -285,6 +285,7 @@ def only_data_errors(folder: Path) -> None:
 edits = st.lists(st.tuples(st.integers(0, 20_000), st.binary(max_size=3)), min_size=1, max_size=4)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(st.sampled_from(sorted(FILES)), st.binary(max_size=900), edits)
 def test_any_bytes_give_only_data_errors(name: str, content: bytes, edits: list[tuple[int, bytes]]) -> None:
@@ -297,6 +298,7 @@ def test_any_bytes_give_only_data_errors(name: str, content: bytes, edits: list[
         only_data_errors(Path(folder))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(st.sampled_from(["manifest.json", "train.npy", "test-labels.npy"]), edits)
 def test_any_cache_gives_only_data_errors(name: str, edits: list[tuple[int, bytes]]) -> None:

@@ -632,6 +632,7 @@ def test_one_class_with_one_sample_and_any_name(tmp_path: Path) -> None:
     assert torch.equal(chunk.inputs[0, 0], torch.from_numpy(GREY[0]))
 
 
+@pytest.mark.slow
 def test_ten_thousand_classes_are_read_quickly(tmp_path: Path) -> None:
     content = pack(GREY[0, :2, :2])
     for number in range(10_000):

@@ -63,6 +63,7 @@ def assert_old_or_new(act: str, folder: Path, done: bool | None) -> None:
     assert_whole(store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", SWEEPS)
 @pytest.mark.parametrize("act", ACTS)
 def test_any_call_may_fail_once(
@@ -103,6 +104,7 @@ def test_without_flock_the_act_is_done_all_the_same(
     raise AssertionError("flock was never called")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", ACTS)
 def test_the_power_may_go_at_any_moment(act: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_store(tmp_path / "model").folder

@@ -36,6 +36,7 @@ def write_on_and_on(store: Store) -> None:
             time.sleep(0.001)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [0, errno.ENOLCK, errno.EOPNOTSUPP], ids=["flock", "ENOLCK", "EOPNOTSUPP"])
 def test_two_writers_take_turns(error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = make_store(tmp_path / "model")

@@ -93,6 +93,7 @@ def test_the_gradient_is_that_of_both_terms(stream: Stream) -> None:
     assert torch.allclose(before - weights(method.net), expected, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [make_net, make_cnn])
 def test_without_penalty_and_updates_it_is_er_on_one_joined_batch(make: Any, stream: Stream) -> None:
     settings: dict[str, Any] = {"penalty": 0, "plastic_rate": 0, "stable_rate": 0}
@@ -148,6 +149,7 @@ def test_statistics_of_averaged_nets_come_from_replayed_batches_alone(stream: St
     assert live.num_batches_tracked == 1 + 2 * 4
 
 
+@pytest.mark.slow
 def test_the_stable_net_answers_well_only_with_its_own_statistics(stream: Stream) -> None:
     method = clser(stream, make_cnn())
     learn(method, accumulate(stream), epochs=8)

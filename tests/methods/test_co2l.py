@@ -346,6 +346,7 @@ def test_the_head_is_fitted_anew_after_every_task_to_task_and_memory(stream: Str
     assert answers.abs().max() < 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", ["strong", "plain"])
 def test_every_class_is_drawn_equally_often(view: str) -> None:
     """The same image under both labels, nine times as often under one: a balanced head cannot tell them."""
@@ -510,6 +511,7 @@ def test_the_old_net_normalises_by_the_batch_or_by_its_own_statistics(bn: str, s
 # The whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bn", ["batch", "running"])
 def test_a_resumed_run_with_strong_views_continues_to_the_bit(bn: str, stream: Stream) -> None:
     def steps(method: Co2L, task: Task, start: int, stop: int) -> None:
@@ -530,6 +532,7 @@ def test_a_resumed_run_with_strong_views_continues_to_the_bit(bn: str, stream: S
     assert same_state(state_bytes(straight), state_bytes(other))
 
 
+@pytest.mark.slow
 def test_it_remembers_what_fine_tuning_forgets(stream: Stream) -> None:
     scores = {}
     for name in ("sgd", "co2l"):

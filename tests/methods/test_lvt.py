@@ -240,6 +240,7 @@ def test_mse_is_the_mean_over_samples_and_their_seen_classes(stream: Stream) -> 
     assert found.item() == pytest.approx((1 + 16 + 25 + 36) / 4)
 
 
+@pytest.mark.slow
 def test_every_sample_is_compared_over_the_classes_of_its_own_time(
     stream: Stream, taught: Callable[..., LVT]
 ) -> None:
@@ -254,6 +255,7 @@ def test_every_sample_is_compared_over_the_classes_of_its_own_time(
     assert seen[replayed.tasks == 1].unique(dim=0).tolist() == [[True] * 4 + [False] * 2]
 
 
+@pytest.mark.slow
 def test_a_frozen_teacher_answers_instead_of_the_store(stream: Stream, taught: Callable[..., LVT]) -> None:
     method = taught(2, teacher="frozen")
     replayed, taken = method.memory.rows, deepcopy(method.net).eval()
@@ -335,6 +337,7 @@ def test_importance_without_any_gradient_is_nothing(stream: Stream) -> None:
     assert torch.equal(method.measure_importance(stream[0].train), torch.zeros_like(method.anchor))
 
 
+@pytest.mark.slow
 def test_task_end_anchors_attention_and_draws_the_injection_head_anew(stream: Stream) -> None:
     method, kept, again = build(stream), build(stream, reinit_injection=False), build(stream)
     for each in (method, kept, again):
@@ -396,6 +399,7 @@ def test_the_surest_of_each_class_are_kept_as_the_injection_head_sees_them(strea
     assert not torch.allclose(stored.logits, scores(method, stored.images, stream)[1], atol=1e-2)
 
 
+@pytest.mark.slow
 def test_old_classes_keep_their_first_and_their_answers(stream: Stream, taught: Callable[..., LVT]) -> None:
     methods = [taught(count, memory_size=22) for count in (1, 2, 3)]
     assert [counts(method) for method in methods] == [
@@ -438,6 +442,7 @@ def test_the_accumulation_head_answers(stream: Stream, taught: Callable[..., LVT
     assert torch.equal(before, method.net.head(method.net.features(inputs)))
 
 
+@pytest.mark.slow
 def test_it_remembers_what_training_alone_forgets(stream: Stream) -> None:
     accuracies = []
     for settings in ({}, {"replay_weight": 0, "dark_weight": 0, "attention_weight": 0}):
@@ -449,6 +454,7 @@ def test_it_remembers_what_training_alone_forgets(stream: Stream) -> None:
     assert accuracies[1] < 20
 
 
+@pytest.mark.slow
 def test_saved_in_the_middle_it_continues_to_the_bit_with_other_settings(
     stream: Stream, taught: Callable[..., LVT]
 ) -> None:

@@ -20,6 +20,7 @@ from strongreplay.training.engine import evaluate, train_task
 every_method = pytest.mark.parametrize("name", METHODS)
 
 
+@pytest.mark.slow
 @every_method
 @pytest.mark.parametrize("check", METHOD_CHECKS)
 def test_it_keeps_the_contract_that_users_check_theirs_by(name: str, check: str) -> None:
@@ -32,6 +33,7 @@ def trained(name: str, stream: Stream, seed: int = 0, epochs: int = 4) -> Method
     return method
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, row in METHODS.items() if row.has_memory])
 def test_every_row_in_memory_has_the_id_of_its_sample(name: str, stream: Stream) -> None:
     method, first_id, known = build(name, make_problem(stream)), 0, list[Tensor]()
@@ -64,6 +66,7 @@ def test_unknown_settings_and_bad_values_are_refused(name: str) -> None:
                 config(**{key: -1})
 
 
+@pytest.mark.slow
 @every_method
 def test_saved_in_the_middle_of_a_task_it_continues_to_the_bit(name: str, stream: Stream) -> None:
     def steps(method: Method, start: int, stop: int) -> None:
@@ -87,6 +90,7 @@ def test_saved_in_the_middle_of_a_task_it_continues_to_the_bit(name: str, stream
     assert same_state(state_bytes(straight), state_bytes(resumed))
 
 
+@pytest.mark.slow
 @every_method
 def test_relabelling_classes_inside_a_task_changes_no_accuracy(
     name: str, stream: Stream, train_split: Split, test_split: Split

@@ -134,6 +134,7 @@ def test_gradients_are_squared_before_they_are_averaged(stream: Stream) -> None:
     assert method.fisher.sum() > 2 * mean.square().sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_importance_does_not_depend_on_how_images_are_grouped(
     kind: str, stream: Stream, monkeypatch: pytest.MonkeyPatch

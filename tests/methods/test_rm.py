@@ -462,6 +462,7 @@ def test_a_new_head_at_every_task_but_the_first_by_a_switch(stream: Stream) -> N
 STRONG: dict[str, Any] = {"reset_head": True, "perturbations": "vr", "spacing": "linspace"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, STRONG])
 @pytest.mark.parametrize("stop", [3, 7, 10, 13])
 def test_saved_anywhere_it_continues_to_the_bit(settings: dict[str, Any], stop: int, stream: Stream) -> None:
@@ -485,6 +486,7 @@ def test_saved_anywhere_it_continues_to_the_bit(settings: dict[str, Any], stop: 
     assert torch.equal(straight.passes.left, resumed.passes.left)
 
 
+@pytest.mark.slow
 def test_it_remembers_where_sgd_forgets(stream: Stream) -> None:
     def class_il(method: Any) -> float:
         learn(method, stream, epochs=6)

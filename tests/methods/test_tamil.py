@@ -363,6 +363,7 @@ def test_without_statistics_the_second_draw_is_not_shown_to_the_averaged_net(str
     assert sorted(calls) == ["averaged"] + ["working"] * 3
 
 
+@pytest.mark.slow
 def test_the_averaged_net_answers_well_only_with_its_own_statistics(stream: Stream) -> None:
     method = tamil(stream, make_cnn())
     learn(method, accumulate(stream), epochs=12)

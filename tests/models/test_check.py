@@ -79,6 +79,7 @@ FORGED: dict[str, Callable[[dict[str, Any]], None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORGED)
 def test_every_command_says_what_is_wrong(name: str, model: Path, tmp_path: Path) -> None:
     state = tmp_path / "model"

@@ -75,6 +75,7 @@ def in_every_version(state: Path) -> list[tuple[str, torch.Tensor]]:
     return [(one.source, image) for one, image in remembered(state) if one.source in shared]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", STORES)
 def test_a_forgotten_sample_is_in_no_file_and_the_others_still_are(
     how: str, states: dict[str, Path], made: dict[str, Path]
@@ -191,6 +192,7 @@ def test_copies_go_too_whatever_they_are_called(tmp_path: Path) -> None:
     assert not holders(state, needles)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", STORES)
 def test_copies_in_one_chunk_are_two_samples_and_go_together(how: str, tmp_path: Path) -> None:
     state, folder = tmp_path / "model", write_folder(tmp_path / "photos", (0, 1), 0, 10)
@@ -247,6 +249,7 @@ def test_labels_may_be_numbers(tmp_path: Path) -> None:
     assert remembered(state) == []
 
 
+@pytest.mark.slow
 def test_a_source_may_be_a_folder_or_an_array_file(tmp_path: Path, state: Path) -> None:
     forget(Store(state), sources=["one/"])
     assert {one.label for one, _ in remembered(state)} == {"zero", "two"}

@@ -121,6 +121,7 @@ def small(path: Path, net: nn.Module | None = None, **changes: Any) -> Exported:
     return export_onnx(net, path, **settings)
 
 
+@pytest.mark.slow
 def test_a_fresh_session_answers_like_pytorch_in_batches_of_any_size(case: Case) -> None:
     fresh = session(case.exported.path)
     name = "images" if len(case.shape) == 3 else "features"
@@ -180,6 +181,7 @@ class Scaled(nn.Linear):
         return 2 * super().forward(features)
 
 
+@pytest.mark.slow
 def test_a_layer_that_is_more_than_its_weights_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"model.onnx: onnxruntime and PyTorch differ by .* use the net in"):
         small(tmp_path / "model.onnx", Scaled(4, 2))
@@ -223,6 +225,7 @@ class Counting(nn.Module):
         return logits.view(len(inputs), 2)
 
 
+@pytest.mark.slow
 def test_a_net_that_counts_its_inputs_still_takes_batches_of_any_size(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     small(path, Counting())

@@ -435,6 +435,7 @@ def test_a_kill_at_any_step_of_the_first_version_leaves_room_for_it(
     assert stop > 10
 
 
+@pytest.mark.slow
 def test_a_real_kill_at_any_moment(tmp_path: Path) -> None:
     store, draws = make_store(tmp_path / "model"), random.Random(0)
 

@@ -58,6 +58,7 @@ def test_the_features_are_what_the_last_linear_layer_gets() -> None:
     assert not plain.fc._forward_hooks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NEEDY)
 def test_a_method_that_needs_features_learns_with_such_a_net(name: str, stream: Stream) -> None:
     row = METHODS[name]

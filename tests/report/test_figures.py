@@ -288,6 +288,7 @@ def test_our_own_ablation_is_one_of_groups_that_differ_in_terms_only() -> None:
     assert set(labels_of(figures["p-mnist-m200-curves"])) == labels
 
 
+@pytest.mark.slow
 def test_all_figures_are_by_stream_and_memory() -> None:
     records = [make(m, size / 100, memory=size) for m in ("er", "ser") for size in (200, 500)]
     figures = dict(
@@ -394,6 +395,7 @@ def test_svg_for_a_page() -> None:
     assert len(svg) < 100_000
 
 
+@pytest.mark.slow
 def test_pictures_in_one_page_share_no_id_and_every_reference_is_kept() -> None:
     figures = dict(all_figures(some_groups("er", "ser", "sgd"), table4()))
     seen: set[str] = set()

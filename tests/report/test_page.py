@@ -55,6 +55,7 @@ def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strongreplay.report.page_figures.MOST_FIGURES", 0)
 
 
+@pytest.mark.slow
 def test_runs_that_are_none_of_the_papers_are_not_buried_under_its_cells(page: str, no_figures: None) -> None:
     own = build(Found([make_record({"stream": "mine", "seed": 0, "method": {"name": "er"}}, 50.0)]))
     for words in ("data-verdict=", "of 396 cells in the paper", 'href="#verdicts"', 'id="against"'):
@@ -187,6 +188,7 @@ def test_records_with_little_in_them_are_shown_too() -> None:
     assert "$x_$" in text
 
 
+@pytest.mark.slow
 def test_texts_without_end_are_cut() -> None:
     assert clip("a" * 300) == "a" * 199 + "…"
     assert safe_text("ünï \u202egnp.exe\u2066\x00\x1b") == "ünï \ufffdgnp.exe\ufffd\ufffd\ufffd"
@@ -212,6 +214,7 @@ def write_plain(folder: Path, record: RunRecord) -> None:
     path.write_text(record.to_json(), encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_five_thousand_records_in_ten_seconds_and_two_megabytes(tmp_path: Path) -> None:
     write_many(tmp_path)
     start = time.process_time()  # the wall clock would count what else the machine does
@@ -251,6 +254,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_the_memory_is_shown_as_a_picture(kept: Path) -> None:
     text = build(collect([kept]))
@@ -323,6 +327,7 @@ def test_pictures_are_sorted_spread_and_no_larger_than_they_must_be() -> None:
 # The command
 
 
+@pytest.mark.slow
 def test_the_command_writes_one_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -356,6 +361,7 @@ def test_mistakes_get_one_line(
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_the_page_needs_no_torch(tmp_path: Path) -> None:
     write_record(tmp_path, paper_record("ser", 0, 80.0))
     code = (

@@ -205,6 +205,7 @@ def values(browser: Browser, number: int) -> list[float]:
     ]
 
 
+@pytest.mark.slow
 def test_headings_sort_by_pointer_and_by_key(browser: Browser) -> None:
     heading = "#cells th:nth-child(8)"
     browser.click(f"{heading} button")
@@ -276,6 +277,7 @@ def test_a_mark_tells_its_value_under_the_pointer_and_by_key(browser: Browser) -
     assert browser.run("document.querySelectorAll('figure svg title').length") == 0
 
 
+@pytest.mark.slow
 def test_a_page_of_ones_own_runs_has_no_cells_of_the_paper(browser: Browser, tmp_path: Path) -> None:
     own = make_record({"stream": "mine", "seed": 0, "method": {"name": "er"}}, 50.0)
     (tmp_path / "own.html").write_text(page.build(Found([own])), encoding="utf-8")
@@ -285,6 +287,7 @@ def test_a_page_of_ones_own_runs_has_no_cells_of_the_paper(browser: Browser, tmp
     browser.click("#tables thead button")  # sorting works without the filters
 
 
+@pytest.mark.slow
 def test_sections_fold_and_a_link_into_one_opens_it(browser: Browser) -> None:
     links = browser.run("[...document.querySelectorAll('nav a')].map((a) => a.hash.slice(1))")
     sections = browser.run("[...document.querySelectorAll('main > section')].map((s) => s.id)")
@@ -315,6 +318,7 @@ def test_figures_use_a_wide_screen(browser: Browser) -> None:
     assert max(used) > 1450
 
 
+@pytest.mark.slow
 def test_it_fits_a_phone(browser: Browser) -> None:
     browser.size(390, 800)
     browser.run("document.querySelectorAll('details').forEach((entry) => { entry.open = true; })")
@@ -348,6 +352,7 @@ def test_it_fits_a_phone(browser: Browser) -> None:
         assert browser.run(f"[...document.querySelectorAll('#filters select')].every({fits})"), width
 
 
+@pytest.mark.slow
 def test_dark_changes_the_colours_and_print_leaves_out_the_tools(browser: Browser) -> None:
     background = "getComputedStyle(document.documentElement).backgroundColor"
     light = browser.run(background)

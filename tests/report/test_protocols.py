@@ -107,6 +107,7 @@ def test_a_cell_has_the_cpu_result_in_its_own_column() -> None:
     )
 
 
+@pytest.mark.slow
 def test_tables_and_figures_keep_the_protocols_apart(tmp_path: Path) -> None:
     cpu = record("ser", 0, 20.0)
     plain = replace(

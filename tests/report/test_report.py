@@ -75,6 +75,7 @@ def test_the_picture_is_drawn(tmp_path: Path) -> None:
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_reports_and_records_never_import_torch() -> None:
     code = (
         "import sys, strongreplay.cli, strongreplay.storage.records, strongreplay.runs.recipes;"

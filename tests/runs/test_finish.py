@@ -100,6 +100,7 @@ PROGRESS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 def test_progress_with_absurd_content_is_refused_when_it_is_loaded(config: RunConfig, tmp_path: Path) -> None:
     class Impatient(Listener):
         steps = 0

@@ -53,6 +53,7 @@ def ends(jobs: list[Job]) -> list[str]:
     return [job.ended[0] for job in jobs if job.ended]
 
 
+@pytest.mark.slow
 def test_runs_in_processes_leave_the_records_of_runs_here(options: RunOptions, tmp_path: Path) -> None:
     configs, diary, here = [config(seed=seed) for seed in (0, 1)], Diary(), tmp_path / "here"
     assert ends(go(configs, options, diary, num_jobs=2)) == ["recorded", "recorded"]
@@ -66,6 +67,7 @@ def test_runs_in_processes_leave_the_records_of_runs_here(options: RunOptions, t
     assert (ends(recorded), absent, problems) == (["skipped", "skipped"], [], [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_jobs", [1, 2])
 def test_a_failing_run_is_told_and_the_rest_go_on(num_jobs: int, options: RunOptions) -> None:
     bad, good = config("sgd", settings={"train.lr": 1e30}), config("sgd")
@@ -89,6 +91,7 @@ def kill_when(done: Callable[[Job], bool], times: int) -> Callable[[list[Job]], 
     return kill
 
 
+@pytest.mark.slow
 def test_a_run_whose_process_is_killed_is_tried_again_from_its_checkpoint(options: RunOptions) -> None:
     often = replace(options, checkpoint_every="5")
     long, diary = config(settings={"train.epochs": 40}), Diary(kill_when(lambda job: job.done > 20, 1))
@@ -100,6 +103,7 @@ def test_a_run_whose_process_is_killed_is_tried_again_from_its_checkpoint(option
     assert found.results == run(long).results
 
 
+@pytest.mark.slow
 def test_a_run_whose_process_is_killed_twice_has_failed(options: RunOptions) -> None:
     diary = Diary(kill_when(lambda job: job.done > 0, 2))
     jobs = go([config(settings={"train.epochs": 500})], options, diary, num_jobs=2, threads=1)
@@ -107,6 +111,7 @@ def test_a_run_whose_process_is_killed_twice_has_failed(options: RunOptions) -> 
     assert "ended by SIGKILL" in (jobs[0].ended or ("", ""))[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_jobs", [1, 2])
 def test_a_stop_keeps_states_and_starts_nothing_more(num_jobs: int, options: RunOptions) -> None:
     long = [config(seed=seed, settings={"train.epochs": 500}) for seed in range(3)]
@@ -153,6 +158,7 @@ def test_estimates_count_the_steps_of_a_run() -> None:
     assert seconds(mnist) == pytest.approx(2 * seconds(resolve("p-mnist", "sgd")))
 
 
+@pytest.mark.slow
 def test_a_trial_step_is_short_however_large_the_batch() -> None:
     whole, part = ("mlp", None, (1, 28, 28), 10, 10**9), ("mlp", None, (1, 28, 28), 10, 100)
     assert plain_step(whole) > plain_step(part)  # 3 terabytes of images, if they were made

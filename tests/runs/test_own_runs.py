@@ -55,6 +55,7 @@ def test_other_photos_under_the_same_name_are_another_run(photos: Path, tmp_path
         config_of(config.to_dict(), "")
 
 
+@pytest.mark.slow
 def test_the_commands_take_own_data(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     call, out = CliRunner().invoke, str(tmp_path / "out")
     place = f"folder:{tmp_path.name}/photos"  # with a slash in it

@@ -96,6 +96,7 @@ def dies_while_writing(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     monkeypatch.setattr(os, "write", write)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_killed_goes_on_to_the_bit(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -118,6 +119,7 @@ def test_every_method_killed_goes_on_to_the_bit(
     assert_same(straight[1], killed[1])
 
 
+@pytest.mark.slow
 def test_ser_survives_25_kills_at_random_moments(tmp_path: Path) -> None:
     config, chance = config_for("ser", **{"train.epochs": 10}), random.Random(0)
     start = time.perf_counter()
@@ -252,6 +254,7 @@ def test_the_same_run_twice_at_a_time_is_refused_with_the_owner_named(tmp_path: 
     assert isinstance(run(config, out=tmp_path), RunRecord)  # and free again
 
 
+@pytest.mark.slow
 def test_a_dead_owner_holds_no_lock(tmp_path: Path) -> None:
     config = config_for("sgd")
     assert in_a_process(lambda: go_on(config, tmp_path, DiesAt(steps=2))) == -signal.SIGKILL

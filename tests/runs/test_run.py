@@ -61,6 +61,7 @@ def test_a_record_holds_everything() -> None:
     json.loads(record.to_json())
 
 
+@pytest.mark.slow
 def test_same_seed_same_results_twice_in_a_process_and_in_another_other_seed_others() -> None:
     first, again, other = quick(seed=1), quick(seed=1), quick(seed=2)
     assert json.dumps(first.results) == json.dumps(again.results)
@@ -76,6 +77,7 @@ def test_same_seed_same_results_twice_in_a_process_and_in_another_other_seed_oth
     assert printed.strip() == json.dumps(first.results)
 
 
+@pytest.mark.slow
 def test_a_whole_run_leaves_the_global_generators_alone() -> None:
     quick(stream="rotated-digits")  # libraries that are imported on the way may draw once
     before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].copy()  # type: ignore[index]
@@ -85,6 +87,7 @@ def test_a_whole_run_leaves_the_global_generators_alone() -> None:
     assert np.array_equal(before[2], np.random.get_state()[1])  # type: ignore[index]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", ["permuted-digits", "rotated-digits"])
 def test_domain_il_has_one_setting_and_all_classes(stream: str) -> None:
     record = quick(stream=stream)
@@ -92,6 +95,7 @@ def test_domain_il_has_one_setting_and_all_classes(stream: str) -> None:
     assert record.score("domain-il", "average_accuracy") is not None
 
 
+@pytest.mark.slow
 def test_joint_training_is_one_row_far_above_fine_tuning() -> None:
     joint, sgd = quick("joint"), quick("sgd")
     assert len(joint.matrix("class-il")) == 1
@@ -111,6 +115,7 @@ def test_task_il_is_never_below_class_il() -> None:
         )
 
 
+@pytest.mark.slow
 def test_the_terms_of_ser_add_up_in_class_il() -> None:
     """CE < + replay < + backward, + forward and both, on average over seeds.
 
@@ -137,6 +142,7 @@ def test_the_terms_of_ser_add_up_in_class_il() -> None:
     assert both >= max(backward, forward) - 1.0  # within seed noise of the better one
 
 
+@pytest.mark.slow
 def test_answers_among_all_classes_are_never_better_than_among_seen_ones() -> None:
     seen, everything = quick(), quick(settings={"eval.candidates": "all"})
     assert seen.matrix("class-il")[-1] == everything.matrix("class-il")[-1]
@@ -157,6 +163,7 @@ def test_validation_never_reads_the_test_split() -> None:
     assert (accuracy * round(0.2 * first_two) / 100) % 1 == pytest.approx(0, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_the_first_tasks_alone_are_the_beginning_of_the_whole() -> None:
     whole, beginning = quick(), quick(settings={"data.tasks": 2})
     assert [row[:2] for row in whole.matrix("class-il")[:2]] == beginning.matrix("class-il")
@@ -195,6 +202,7 @@ def test_a_listener_hears_of_every_step_and_task() -> None:
     )  # class sizes differ a little; the estimate is of the first task
 
 
+@pytest.mark.slow
 def test_every_net_of_a_method_is_in_the_record() -> None:
     def of(net: str) -> RunRecord:
         return run(resolve("split-digits", "clser", 20, settings=QUICK | {"method.eval_net": net}))

@@ -29,6 +29,7 @@ def test_settings_that_are_off_leave_the_name_of_a_record() -> None:
     assert all(value is None for key, value in DataConfig().model_dump().items() if key != "validation")
 
 
+@pytest.mark.slow
 def test_a_large_first_task_and_another_order_go_through_a_run() -> None:
     record = quick("er", "data.first=4", "data.step=3", "data.order=shuffled", "train.epochs=3")
     assert len(record.matrix("class-il")) == 3
@@ -39,6 +40,7 @@ def test_a_large_first_task_and_another_order_go_through_a_run() -> None:
     assert json.dumps(run(again).results) == json.dumps(record.results)
 
 
+@pytest.mark.slow
 def test_a_given_order_is_read_from_the_command_line() -> None:
     config = resolve("split-digits", "er", 50, 0, settings("data.order=9,8,7,6,5,4,3,2,1,0"))
     assert config.data.order == (9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
@@ -61,6 +63,7 @@ def test_online_is_one_pass_in_batches_of_ten() -> None:
     assert num_steps(config) == 5 * 1000
 
 
+@pytest.mark.slow
 def test_every_method_that_allows_it_learns_a_stream_without_boundaries() -> None:
     free = [name for name, row in METHODS.items() if not row.needs]
     assert set(free) >= {"sgd", "er", "der", "derpp", "gss", "clser"}
@@ -70,6 +73,7 @@ def test_every_method_that_allows_it_learns_a_stream_without_boundaries() -> Non
         assert record.config["train"]["epochs"] == 1
 
 
+@pytest.mark.slow
 def test_a_method_is_refused_where_it_lacks_what_it_needs() -> None:
     with pytest.raises(ConfigError, match=r"ser needs to know where a task ends; data\.boundaries=false"):
         quick("ser", "data.boundaries=false")

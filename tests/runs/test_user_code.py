@@ -78,6 +78,7 @@ def test_built_in_code_leaves_the_configuration_as_it_was() -> None:
     assert "code" not in resolve("split-digits", "ser").to_dict()
 
 
+@pytest.mark.slow
 def test_a_run_tells_the_label_and_the_record_has_a_plain_name(tmp_path: Path) -> None:
     config = resolve("split-digits", "mine.py:Mine", 30, 0, QUICK)
     path = record_path(tmp_path, config.to_dict())
@@ -109,6 +110,7 @@ def test_edited_code_is_another_record_and_an_old_state_does_not_go_on_with_it(t
         config_of(held, "")
 
 
+@pytest.mark.slow
 def test_a_users_net_has_its_own_options_and_is_part_of_the_identity() -> None:
     config = resolve("split-digits", "er", 30, 0, QUICK | {"net.name": "nets.py:make_net", "net.hidden": "7"})
     assert config.net.options == {"hidden": 7, "bias": True}
@@ -121,6 +123,7 @@ def test_a_users_net_has_its_own_options_and_is_part_of_the_identity() -> None:
     assert torch.equal(state, torch.default_generator.get_state())
 
 
+@pytest.mark.slow
 def test_a_method_that_needs_features_takes_a_users_net() -> None:
     settings = QUICK | {"net.name": "nets.py:make_net", "net.head": "3"}
     record = run(resolve("split-digits", "icarl", 30, 0, settings))

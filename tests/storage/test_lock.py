@@ -81,6 +81,7 @@ def test_the_second_waits_if_it_is_asked_to(folder: Path) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+@pytest.mark.slow
 def test_one_counter_and_two_writers(folder: Path) -> None:
     """Each adds 40 times to a number in a file; none of it may be lost."""
     folder.mkdir(parents=True)
@@ -108,6 +109,7 @@ def test_one_counter_and_two_writers(folder: Path) -> None:
     assert (folder / "count").read_text() == "80"
 
 
+@pytest.mark.slow
 def test_a_lease_that_nobody_renews_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its owner was on another machine, so nothing is known of its process."""
     break_flock(errno.ENOLCK, monkeypatch)

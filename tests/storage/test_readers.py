@@ -125,6 +125,7 @@ def test_the_record_that_is_mutated_below_is_whole() -> None:
     assert asdict(record) == RECORD
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=100)
 @given(st.binary(max_size=200), edits)
 def test_any_bytes_as_a_record(content: bytes, edits: list[tuple[int, bytes]]) -> None:
@@ -132,6 +133,7 @@ def test_any_bytes_as_a_record(content: bytes, edits: list[tuple[int, bytes]]) -
     read_bytes(mutate(TEXT, edits))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(st.sampled_from(places(RECORD)), values)
 def test_any_value_in_any_place_of_a_record(place: tuple[str | int, ...], value: object) -> None:
@@ -308,6 +310,7 @@ toml_values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(
     st.lists(st.text("ab", max_size=2), max_size=2) | toml_values,

@@ -93,6 +93,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.sampled_from(["config", "results", "measured", "format"]), json_values)
 def test_any_value_in_any_place_gives_a_record_or_a_data_error(
     tmp_path_factory: pytest.TempPathFactory, key: str, value: object

@@ -287,6 +287,7 @@ def test_names_that_lead_elsewhere_are_not_followed(folder: Path, tmp_path: Path
         read_checkpoint(path)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=st.sampled_from(FILES), data=st.binary(max_size=400), signed=st.booleans())
 def test_random_bytes_raise_nothing_but_our_own_error(
@@ -301,6 +302,7 @@ def test_random_bytes_raise_nothing_but_our_own_error(
         read_checkpoint(path)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     name=st.sampled_from([TENSORS, TREE]),

@@ -24,6 +24,7 @@ print(first, kept())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the setting is one of Linux")
 def test_what_a_step_frees_stays_with_the_process() -> None:
     done = subprocess.run([sys.executable, "-c", KEPT], capture_output=True, text=True, check=True)

@@ -25,6 +25,7 @@ print(json.dumps([resident, peaks]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the resident size from /proc")
 def test_six_seeds_in_one_process_take_no_more_memory_than_the_second() -> None:
     done = subprocess.run([sys.executable, "-c", SEEDS], capture_output=True, text=True, check=True)

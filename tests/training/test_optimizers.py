@@ -97,6 +97,7 @@ def test_momentum_is_carried_over_to_parameters_that_stay() -> None:
     assert new not in after.state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])
 def test_a_run_learns_with_it_and_goes_on_with_it(optimizer: str, tmp_path: Any) -> None:
     settings = {

@@ -43,6 +43,7 @@ IN_PHASES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(WRITTEN["machine"] != machine(), reason="another processor or torch rounds differently")
 @pytest.mark.parametrize("name", CASES)
 def test_runs_come_to_what_version_0_1_came_to(name: str) -> None:
@@ -85,6 +86,7 @@ def final_state(config: RunConfig, out: Path) -> Tree:
     return {key: value for key, value in found.tree.items() if key not in ("started", "measured")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", IN_PHASES)
 def test_a_run_killed_inside_any_phase_goes_on_to_the_bit(method: str, tmp_path: Path) -> None:
     config, seen = config_for(method), Phases()

@@ -1,6 +1,6 @@
 """Read a published dataset into two splits of uint8 images.
 
-CIFAR is read from its binary archives, because the Python version is a pickle, which can execute code.
+CIFAR is read from its binary archives: reading the Python version can execute code.
 """
 
 from collections import Counter
