@@ -328,7 +328,7 @@ def test_stopped_and_killed_and_repeated_it_ends_with_the_same_model(
     os.kill(process.pid, signal.SIGINT)
     process.join(60)
     assert process.exitcode == 130, log.read_text()
-    assert "the same command goes on from here" in log.read_text()
+    assert "run the same command again to resume" in log.read_text()
     assert [path.name for path in state.iterdir()] == [WORK]
     other = ser("learn", state, "--data", photos / "june", *QUICK)
     assert other.code == 1

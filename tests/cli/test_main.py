@@ -197,7 +197,7 @@ def test_ctrl_c_stops_with_a_message_and_keeps_finished_seeds(tmp_path: Path) ->
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130, errors
     said = " ".join(errors.split())
-    assert "runs are recorded in out. Go on with the same command, or with: ser resume out" in said
+    assert "runs are recorded in out. Resume with the same command, or with: ser resume out" in said
     assert "Traceback" not in errors
     for path in tmp_path.rglob("*.json"):
         json.loads(path.read_text())

@@ -275,7 +275,7 @@ def test_forget_takes_several_names_of_every_kind(state: Path) -> None:
     [
         ([], "nothing is named to be forgotten"),
         (["--label", "nine", "--yes"], "no remembered sample has such a label"),
-        (["--label", "two"], "give --yes to have it done"),  # nobody is there to be asked
+        (["--label", "two"], "this cannot be undone; confirm with --yes"),  # stdin is no terminal
     ],
 )
 def test_forget_changes_nothing_unless_all_is_clear(

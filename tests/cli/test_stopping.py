@@ -40,7 +40,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM, said
-    assert "Go on with the same command, or with: ser resume out" in " ".join(said.split())
+    assert "Resume with the same command, or with: ser resume out" in " ".join(said.split())
     assert "Traceback" not in said
     return folder
 

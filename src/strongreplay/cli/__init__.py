@@ -1,4 +1,4 @@
-"""ser: the only place that parses arguments, prints or exits.
+"""ser: the only package that parses arguments, prints or exits.
 
 Every file in here that defines COMMAND is a command. Torch is imported only by the commands that need it.
 """
@@ -34,7 +34,7 @@ def show_version(asked: bool) -> None:
 def options(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and leave."),
+        typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit."),
     ] = False,
 ) -> None:
     """Continual learning with Strong Experience Replay."""
@@ -48,6 +48,6 @@ def main() -> None:
     except SerError as error:
         print_error(str(error))
         sys.exit(2 if isinstance(error, ConfigError) else 1)
-    except OSError as error:  # such as a full disk; the text names the file where it is known
+    except OSError as error:  # such as a full disk; the text names the file if it is known
         print_error(str(error))
         sys.exit(1)

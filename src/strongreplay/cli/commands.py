@@ -1,4 +1,4 @@
-"""How a file of this folder becomes a command: it gives its name, function and place in the help."""
+"""Command: the name, function and place in the help of a command; each command file defines one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

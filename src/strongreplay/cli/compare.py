@@ -1,4 +1,4 @@
-"""ser compare: records as one table and one picture a stream."""
+"""ser compare: a table and a picture of the records of each stream."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,7 +24,7 @@ SCORES = {"average_accuracy": ("accuracy", max), "forgetting": ("forgetting", mi
 def compare_command(
     paths: RecordPaths,
     picture: Annotated[
-        Path | None, typer.Option(help="Where the picture goes.", show_default="into the first folder")
+        Path | None, typer.Option(help="File of the picture.", show_default="in the first folder")
     ] = None,
     against: Annotated[
         str, typer.Option(metavar="METHOD", help="Test this method against the others: paired, after Holm.")
@@ -43,7 +43,7 @@ def compare_command(
 
 
 def read_records(paths: list[Path]) -> "list[RunRecord]":
-    """All records found; a file that is damaged or no record is named and passed over."""
+    """All records found; files that are damaged or not records are reported and skipped."""
     from strongreplay.storage.records import read_folder
 
     for path in paths:
@@ -72,7 +72,7 @@ def print_comparison(
 ) -> None:
     """A table and a picture for each stream and protocol; other formats are one table and no picture.
 
-    The picture shows the records of the table, or those of `drawn` where these are more.
+    The picture shows the records of the table, or those of `drawn` if given.
     """
     from strongreplay.report.curves import accuracy_curves
     from strongreplay.report.tables import group_records
@@ -133,7 +133,7 @@ def make_score_cells(
     best_of: Callable[[list[float]], float],
     spread: "Spread",
 ) -> Iterator[Cell]:
-    """One column. Joint training is an upper bound and does not compete."""
+    """The cells of one column. Joint training is an upper bound and is never marked as best."""
     from strongreplay.report.styles import UPPER_BOUND
 
     found = [group.score(scenario, score) for group in groups]

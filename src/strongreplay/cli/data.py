@@ -22,7 +22,7 @@ def get_command(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Datasets; see: ser data list")],
     data: DataFolder = None,
 ) -> None:
-    """Download datasets; files that are there and right are left alone."""
+    """Download datasets; files that exist and are valid are not downloaded again."""
     from strongreplay.data import datasets
 
     folder = choose_data_folder(data)
@@ -40,7 +40,7 @@ def get_command(
 
 @app.command("list")
 def list_command(data: DataFolder = None) -> None:
-    """Every dataset: what it is, whether it is there, where, and its size on disk."""
+    """List every dataset: description, state, files and size on disk."""
     from strongreplay.data import datasets
 
     folder = choose_data_folder(data)
@@ -62,7 +62,7 @@ def check_command(
     ] = None,
     data: DataFolder = None,
 ) -> None:
-    """Verify checksums and structure of every file that is there."""
+    """Verify checksums and structure of every file found."""
     from strongreplay.data import datasets
 
     folder = choose_data_folder(data)
@@ -83,7 +83,7 @@ def check_command(
 
 
 def check_names(names: list[str]) -> list[str]:
-    """The names once each; one that is no dataset is an error."""
+    """The names without duplicates; an unknown dataset is an error."""
     from strongreplay.data.datasets import DATASETS
     from strongreplay.errors import unknown
 

@@ -1,4 +1,4 @@
-"""ser diff: what is different between two versions of a kept model."""
+"""ser diff: differences between two versions of a kept model."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,9 +19,9 @@ Name = Annotated[str, typer.Argument(metavar="VERSION", help="Such as v3, or can
 def diff_command(
     state: StateFolder, first: Name, second: Name, as_json: AsJson = False, everything: ShowAll = False
 ) -> None:
-    """Show what is different between two versions: classes, accuracy, memory, weights, settings.
+    """Show differences between two versions: classes, accuracy, memory, weights, settings.
 
-    Both answer the same held-out samples: those of either version that the other does not replay.
+    Accuracy is measured on the same samples: those held out by one version and not replayed by the other.
     """
     from strongreplay.models.inspect import diff_versions
     from strongreplay.models.store import Store

@@ -1,4 +1,4 @@
-"""ser evaluate: a model that is kept in a folder on labelled data, and what has changed since a version."""
+"""ser evaluate: test a kept model on labelled data, and compare it with another version."""
 
 import warnings
 from pathlib import Path
@@ -35,14 +35,14 @@ def evaluate_command(
         typer.Option(help="The version to compare with, or none.", show_default="the one it was learnt from"),
     ] = None,
     confusion: Annotated[
-        Path | None, typer.Option(metavar="FILE.png", help="Draw which class was taken for which.")
+        Path | None, typer.Option(metavar="FILE.png", help="Draw the confusion matrix.")
     ] = None,
     everything: ShowAll = False,
     as_json: AsJson = False,
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Show accuracy by class, the most frequent mistakes, and what has changed since another version."""
+    """Show accuracy by class, the most frequent errors, and the change since another version."""
     from strongreplay.models.inspect import evaluate_versions
     from strongreplay.models.store import Store
 
@@ -66,7 +66,7 @@ def evaluate_command(
 
 
 def print_classes(result: "Evaluation", everything: bool) -> None:
-    """A row for each class, the worst first, with the other version before it."""
+    """A row for each class, the worst first, with the accuracy of the other version."""
     rows = []
     for label in sorted(result.counts, key=result.after):
         before, after = result.before(label), result.after(label)
@@ -92,7 +92,7 @@ def print_classes(result: "Evaluation", everything: bool) -> None:
 
 
 def drop_columns(row: list[str]) -> list[str]:
-    """Without those of the other version."""
+    """The row without the columns of the other version."""
     return [*row[:2], row[3]]
 
 
@@ -137,7 +137,7 @@ def draw_confusion(result: "Evaluation", path: Path) -> None:
     figure = confusion_figure(names, result.answers.pairs, title)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that the font lacks some letters
+            warnings.simplefilter("ignore")  # about letters that the font lacks
             write(figure, path)
     except OSError as error:
         raise DataError(

@@ -21,13 +21,13 @@ CHECKED = 100  # samples of the memory on which PyTorch and the file must agree
 
 def export_command(
     state: StateFolder,
-    out: Annotated[Path, typer.Argument(metavar="FILE", help="What to write, such as model.onnx.")],
+    out: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write, such as model.onnx.")],
     version: VersionName = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a model as ONNX: net, normalisation and label names in one file that takes raw images.
 
-    The file is written only if onnxruntime answers with it as PyTorch does.
+    The file is written only if onnxruntime gives the same logits as PyTorch.
     """
     if os.path.lexists(out) and not force:
         raise ConfigError(f"{out}: the file exists already; choose another name, or replace it with --force")

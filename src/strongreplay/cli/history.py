@@ -1,4 +1,4 @@
-"""ser history: every act on a kept model, and what it did."""
+"""ser history: every act on a kept model, and its effect."""
 
 from typing import TYPE_CHECKING
 
@@ -45,7 +45,7 @@ def describe_change(entry: "HistoryEntry") -> str:
 
 
 def describe_act(entry: "HistoryEntry") -> str:
-    """What an act was about, in a few words."""
+    """The data or versions of an act, in a few words."""
     details = entry.details
     if entry.act == "rollback":
         return f"from {details.get('from') or '?'}"

@@ -1,4 +1,4 @@
-"""ser learn: new data into a model that is kept in a folder, through the gate."""
+"""ser learn: update a kept model with new data; the gate can refuse the update."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ REFUSED = 3  # exit code
 
 def learn_command(
     state: Annotated[
-        Path, typer.Argument(metavar="STATE", help="Folder of the model; the first time, it is made.")
+        Path, typer.Argument(metavar="STATE", help="Folder of the model; the first update creates it.")
     ],
     data: Annotated[
         Path | None,
@@ -32,21 +32,21 @@ def learn_command(
         ),
     ] = None,
     guard: Annotated[
-        Path | None, typer.Option(help="More labelled data to judge by; it is never learnt.")
+        Path | None, typer.Option(help="More labelled data to test the update on; never learnt.")
     ] = None,
     method: Annotated[
-        str | None, typer.Option("--method", "-m", help="How it learns.", show_default="ser")
+        str | None, typer.Option("--method", "-m", help="Method of training.", show_default="ser")
     ] = None,
     memory: Annotated[
         str | None,
         typer.Option(
             metavar="SAMPLES|BYTES",
-            help="What may be kept of the data, such as 500 or 20MB; a fifth to judge by.",
+            help="Samples to keep, such as 500 or 20MB; one fifth is held out for testing.",
             show_default="500",
         ),
     ] = None,
     val: Annotated[
-        float | None, typer.Option(help="Share of the data held out to judge by.", show_default="0.1")
+        float | None, typer.Option(help="Share of the data held out for testing.", show_default="0.1")
     ] = None,
     net: Annotated[
         str | None, typer.Option(help="auto, or one of: ser list nets.", show_default="auto")
@@ -66,13 +66,13 @@ def learn_command(
     classes: Annotated[
         str | None,
         typer.Option(
-            metavar="A,B,C", help="All classes there will ever be.", show_default="new ones are added"
+            metavar="A,B,C", help="The complete list of classes.", show_default="new ones are added"
         ),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data.", show_default="20")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.", show_default="0.03")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Samples a step.", show_default="32")] = None,
-    pairs: Settings = [],  # noqa: B006 - typer reads it, nobody writes it
+    pairs: Settings = [],  # noqa: B006 - typer reads it, nothing changes it
     max_drop: Annotated[
         float | None,
         typer.Option(
@@ -81,24 +81,22 @@ def learn_command(
     ] = None,
     accept: Annotated[
         bool,
-        typer.Option(
-            "--accept", help="Whatever the gate says; without --data: put the refused update in use."
-        ),
+        typer.Option("--accept", help="Ignore the gate; without --data: put the refused update in use."),
     ] = False,
-    again: Annotated[bool, typer.Option("--again", help="Learn what was learnt last once more.")] = False,
-    restart: Annotated[bool, typer.Option("--restart", help="Forget an update that was stopped.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Learn the last data again.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Discard a stopped update.")] = False,
     keep: Annotated[int, typer.Option(min=1, help="Versions kept.")] = 10,
     device: Device = "auto",
     threads: Threads = None,
-    seed: Annotated[int | None, typer.Option(help="Of everything drawn.", show_default="0")] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed.", show_default="0")] = None,
     everything: ShowAll = False,
     as_json: AsJson = False,
 ) -> None:
     """Learn new data, and put the result in use unless an old class got worse.
 
-    The first update makes the model. Later ones keep its settings; --memory,
-    --val and those of training may change. The exit code is 3 if an update was
-    refused; then nothing has changed.
+    The first update creates the model. Later ones keep its settings; --memory,
+    --val and the training settings can change. If the update is refused, the
+    exit code is 3 and the model does not change.
     """
     given = {
         "learner.method": method,
@@ -113,7 +111,7 @@ def learn_command(
         "train.lr": lr,
         "train.batch_size": batch_size,
     }
-    # What is not given is not set: a later update keeps what the model was made with.
+    # Options that are not given are not set: a later update keeps the settings of the model.
     settings = {key: value for key, value in given.items() if value is not None}
     check_paths(state, data, guard)
     if max_drop is not None and not max_drop >= 0:  # also true of nan
@@ -141,7 +139,7 @@ def learn_command(
 def check_paths(state: Path, *paths: Path | None) -> None:
     for path in paths:
         if path is not None and Path(os.path.realpath(path)).is_relative_to(os.path.realpath(state)):
-            raise ConfigError(f"{path} lies in {state}, the folder of the model; give data from elsewhere")
+            raise ConfigError(f"{path} is inside {state}, the folder of the model; give data from elsewhere")
 
 
 def check_alone(accept: bool, settings: dict[str, Any]) -> None:
@@ -157,7 +155,7 @@ def check_alone(accept: bool, settings: dict[str, Any]) -> None:
 
 
 def class_names(text: str, data: Path | None) -> list[str | int]:
-    """The names between the commas; as numbers where the labels of the data are numbers."""
+    """The names between the commas; converted to numbers if the labels of the data are numbers."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     if data is not None and data.suffix.lower() == ".npz" and all(map(is_number, names)):
         import numpy as np
@@ -179,7 +177,7 @@ def is_number(text: str) -> bool:
 
 
 def learn(state: Path, order: "LearnRequest", device: Any) -> "LearnOutcome":
-    """Learn with a progress bar; after a stop, say how to go on."""
+    """Learn with a progress bar; after a stop, print how to resume."""
     from strongreplay.models import learn as update
     from strongreplay.progress import ProgressBar, StopRequest
     from strongreplay.training.trainer import Interrupted
@@ -189,12 +187,12 @@ def learn(state: Path, order: "LearnRequest", device: Any) -> "LearnOutcome":
             return update.learn(state, order, device, [bar])
         except Interrupted as error:
             stopped = str(error)
-    typer.echo(f"{stopped}; the same command goes on from here", err=True)
+    typer.echo(f"{stopped}; run the same command again to resume", err=True)
     raise typer.Exit(128 + (stop.asked or 2))
 
 
 def accept_candidate(store: "Store", keep: int) -> "Version":
-    """Put the refused update in use, without learning anything."""
+    """Put the refused update in use, without training."""
     from strongreplay.models.store import CANDIDATE
 
     if CANDIDATE not in store.names():

@@ -1,4 +1,4 @@
-"""What ser learn prints of an update: the gate's table, what is in use, and why an update was refused."""
+"""The output of ser learn: the gate's table, the version in use, and why an update was refused."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from strongreplay.models.gate import Change, Verdict
     from strongreplay.models.store import Store, Version
 
-FEW = 20  # samples: among fewer, one wrong answer is many points
+FEW = 20  # with fewer samples, one error is many points
 
 
 def print_outcome(
@@ -22,7 +22,7 @@ def print_outcome(
     everything: bool,
     as_json: bool,
 ) -> None:
-    """Of a new version, or of the refused update if there is none; `notes` is None if nothing was learnt."""
+    """Print the new version, or the refused update if it is None; `notes` is None if nothing was learnt."""
     from strongreplay.models.learn import verdict_of
     from strongreplay.models.store import CANDIDATE
 
@@ -71,7 +71,7 @@ def summarise(store: "Store", about: dict[str, Any], verdict: "Verdict") -> dict
 
 
 def print_gate(about: dict[str, Any], verdict: "Verdict", everything: bool) -> None:
-    """Accuracy of every class before and after, the largest loss first."""
+    """Print the accuracy of every class before and after, the largest loss first."""
     rows, fallen = [], set(verdict.fallen)
     for change in list_changes(about, verdict):
         before = "-" if change.before is None else f"{change.before:.1f}"
@@ -104,7 +104,7 @@ def list_changes(about: dict[str, Any], verdict: "Verdict") -> "list[Change]":
 
 
 def print_refusal(store: "Store", verdict: "Verdict") -> None:
-    """Which classes lost too much, what is in use, and what to do next."""
+    """Print which classes lost too much, which version is in use, and what to do next."""
     fallen, folder = verdict.fallen, store.folder
     losses = [
         f"{change.label} {change.before:.1f} -> {change.after:.1f} % "

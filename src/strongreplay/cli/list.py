@@ -1,4 +1,4 @@
-"""ser list: what there is, one line each."""
+"""ser list: methods, streams, nets and recipes, one line each."""
 
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar
@@ -22,7 +22,7 @@ app = typer.Typer(help="List methods, streams, nets or recipes.", no_args_is_hel
 @app.command("methods")
 @takes_format
 def list_methods(form: Format = "text") -> None:
-    """Every method: what it does, keeps and needs, where it applies."""
+    """List every method: what it does, what it stores, what it needs, and its scenarios."""
     from strongreplay.extensions import installed
     from strongreplay.methods import METHODS, method_row
 
@@ -36,7 +36,7 @@ def list_methods(form: Format = "text") -> None:
 
 
 def load_installed(points: Iterable[str], find: "Callable[[str], Row]") -> "list[Row]":
-    """The rows that installed packages bring; one that cannot be loaded is named and passed over."""
+    """The rows of installed packages; one that cannot be loaded is reported and skipped."""
     rows = []
     for name in points:
         try:
@@ -49,7 +49,7 @@ def load_installed(points: Iterable[str], find: "Callable[[str], Row]") -> "list
 @app.command("streams")
 @takes_format
 def list_streams(form: Format = "text") -> None:
-    """Every stream: dataset, tasks, scenario and net."""
+    """List every stream: dataset, tasks, scenario and net."""
     from strongreplay.data.streams import STREAMS
     from strongreplay.extensions import installed
 
@@ -65,7 +65,7 @@ def package_of(point: "EntryPoint") -> str:
 @app.command("nets")
 @takes_format
 def list_nets(form: Format = "text") -> None:
-    """Every net."""
+    """List every net."""
     from strongreplay.extensions import installed
     from strongreplay.nets import NETS, net_row
 
@@ -73,7 +73,7 @@ def list_nets(form: Format = "text") -> None:
     rows += [
         (name, "-", row.about)
         for name in installed("net")
-        for row in load_installed([name], net_row)  # none where it cannot be loaded
+        for row in load_installed([name], net_row)  # empty if it cannot be loaded
     ]
     print_table(Table(("net", "width", "what it is"), rows, wraps=["what it is"]), form)
 
@@ -81,7 +81,7 @@ def list_nets(form: Format = "text") -> None:
 @app.command("recipes")
 @takes_format
 def list_recipes(form: Format = "text") -> None:
-    """Published settings by stream, method and memory size."""
+    """List published settings by stream, method and memory size."""
     from strongreplay.runs.recipes import all_recipes
 
     rows = [

@@ -1,4 +1,4 @@
-"""ser memory: look at the samples a kept model remembers, write them out, have them forgotten."""
+"""ser memory: list, show, export or erase the samples that a kept model stores."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from strongreplay.models.erasure import ErasedSamples
     from strongreplay.models.memory_view import Remembered
 
-app = typer.Typer(help="Look at, write out or erase the samples a model remembers.", no_args_is_help=True)
+app = typer.Typer(help="List, show, export or erase the samples a model stores.", no_args_is_help=True)
 WEIGHTS_STAY = (
-    "The weights, which were trained on them, are not changed; to have these forget too, train a new model."
+    "The weights, which were trained on them, do not change; to remove that influence, train a new model."
 )
 Label = Annotated[str | None, typer.Option(help="Only samples of this class.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The samples of a version, and by lesson the version that brought them, where that is known."""
+    """The samples of a version, and for each update the version it made, if known."""
 
     version: str
     samples: "list[Remembered]"
-    came_with: dict[int, str]  # by lesson
+    came_with: dict[int, str]  # by the number of the update
     parts: dict[str, Any]
-    rows: list[int]  # places of the samples among all of the version
+    rows: list[int]  # positions of the samples among all of the version
 
     def images(self) -> "Tensor":
         from strongreplay.models.memory_view import all_images
@@ -50,7 +50,7 @@ def choose(
     context: typer.Context,
     state: StateFolder,
 ) -> None:
-    """Look at, write out or erase the samples a model remembers."""
+    """List, show, export or erase the samples a model stores."""
     context.obj = state
 
 
@@ -81,7 +81,7 @@ def list_command(
     as_json: AsJson = False,
     everything: ShowAll = False,
 ) -> None:
-    """List the samples: what each is, where and with which version it came, what it is kept for."""
+    """List the samples: label, source, version that added it, and use."""
     kept = read_samples(context.obj, version, label)
     if as_json:
         print_json([asdict(one) | {"version": kept.came_with.get(one.lesson)} for one in kept.samples])
@@ -107,9 +107,9 @@ def show_command(
     context: typer.Context,
     label: Label = None,
     version: VersionName = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where the picture goes.")] = Path("memory.png"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="File of the picture.")] = Path("memory.png"),
 ) -> None:
-    """Draw the remembered images, a row a class; those held out to judge by have a frame."""
+    """Draw the stored images, one row per class; held-out images have a frame."""
     from strongreplay.report.contact_sheet import draw_sheet
 
     kept = read_samples(context.obj, version, label)
@@ -134,12 +134,12 @@ def show_command(
 @app.command("export")
 def export_command(
     context: typer.Context,
-    out: Annotated[Path, typer.Argument(metavar="FOLDER", help="One that is new or empty.")],
+    out: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new or empty folder.")],
     version: VersionName = None,
 ) -> None:
-    """Write the samples out: PNG files in class folders, or features.npz, and manifest.csv about each.
+    """Write the samples: PNG files in class folders, or features.npz, and manifest.csv with a line for each.
 
-    Signs of a class's name that a folder's name cannot have are written as %XX, as in addresses.
+    Characters of a class name that a folder name cannot have are written as %XX, as in URLs.
     """
     from strongreplay.models.write_samples import write_samples
 
@@ -155,7 +155,7 @@ def forget_command(
     label: Annotated[list[str] | None, typer.Option(help="All samples of a class; may be repeated.")] = None,
     source: Annotated[
         list[str] | None,
-        typer.Option(help="A source as list shows it, or the folder or file it lies in; may be repeated."),
+        typer.Option(help="A source as list shows it, or its folder or file; may be repeated."),
     ] = None,
     number: Annotated[
         list[int] | None, typer.Option("--id", help="A number as list shows it; may be repeated.")
@@ -164,12 +164,12 @@ def forget_command(
 ) -> None:
     """Erase samples from the memory of every version; this cannot be undone.
 
-    Their pixels, encoded files and sources are in no file of the model
-    afterwards, nothing else moves, and a stopped update is removed. Samples with
-    equal pixels go too, under whatever path or label they came. Weights that
-    were trained on the samples are not changed: to have these forget too, train
-    a new model. Copies of the folder, and what a disk keeps of removed files,
-    are out of reach.
+    Afterwards no file of the model has their pixels, encoded files or sources.
+    Other samples do not change, and a stopped update is removed. Samples with
+    equal pixels are erased too, whatever their path or label. Weights that were
+    trained on the samples do not change: to remove that influence, train a new
+    model. Copies of the folder, and data that a disk keeps of removed files,
+    are not erased.
     """
     from strongreplay.models.erasure import forget
     from strongreplay.models.store import Store
@@ -180,7 +180,7 @@ def forget_command(
         if yes:
             return
         if not sys.stdin.isatty():
-            raise ConfigError("nothing was forgotten: this cannot be undone; give --yes to have it done")
+            raise ConfigError("nothing was forgotten: this cannot be undone; confirm with --yes")
         if not typer.confirm("Forget them for good?", err=True):
             raise typer.Abort
 
@@ -202,7 +202,7 @@ def forget_command(
 
 @contextmanager
 def report_interrupt() -> Iterator[None]:
-    """On Ctrl-C, say that some versions may have forgotten the samples and others not yet."""
+    """On Ctrl-C, print that some versions may still have the samples."""
     try:
         yield
     except KeyboardInterrupt:
@@ -211,7 +211,7 @@ def report_interrupt() -> Iterator[None]:
 
 
 def print_found(found: "ErasedSamples") -> None:
-    """What will be erased, on stderr, before it is."""
+    """Print the samples that will be erased, to stderr."""
     samples: Sequence[Remembered] = list(found.samples.values())
     print_line(
         f"to be forgotten: {count_of(len(samples), 'sample')}, in {', '.join(found.versions)}", err=True

@@ -1,4 +1,4 @@
-"""Options that several commands share, each defined once, and what is made of them."""
+"""Options that several commands share, and the functions that parse them."""
 
 import inspect
 import os
@@ -44,7 +44,7 @@ CheckpointEvery = Annotated[
     str | None,
     typer.Option(
         metavar="5m|90s|STEPS",
-        help="Keep the state this often.",
+        help="How often to write a checkpoint.",
         show_default="every 5m in runs of more than 10 minutes",
     ),
 ]
@@ -57,9 +57,9 @@ ProtocolName = Annotated[
     ),
 ]
 
-# What is printed
+# Output
 AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
-ShowAll = Annotated[bool, typer.Option("--all", help="Show long tables as a whole.")]
+ShowAll = Annotated[bool, typer.Option("--all", help="Show all rows of long tables.")]
 
 
 def choose_device(name: str, threads: int | None) -> "torch.device":
@@ -85,7 +85,7 @@ def choose_data_folder(option: Path | None) -> Path:
 
 
 def parse_seeds(text: str) -> list[int]:
-    """A count, or the seeds themselves when there is a comma."""
+    """The seeds of a text: a count, or the seeds themselves if there is a comma."""
     try:
         numbers = (
             [int(part) for part in text.split(",") if part.strip()] if "," in text else list(range(int(text)))
@@ -100,7 +100,7 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def takes_format(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command --csv, --json, --latex and --markdown; its argument `form` gets the one chosen."""
+    """Add --csv, --json, --latex and --markdown to a command; its argument `form` gets the chosen one."""
     from strongreplay.cli.tables import Format
 
     forms = [form for form in get_args(Format) if form != "text"]
@@ -128,13 +128,13 @@ def takes_format(command: Callable[..., None]) -> Callable[..., None]:
     return with_format
 
 
-# Of tables
+# Tables
 
 SpreadOption = Annotated[
     Literal["interval", "sd"],
-    typer.Option(help="What stands behind ±: half of the 95 % interval of the mean, or the deviation."),
+    typer.Option(help="The number after ±: half of the 95 % interval of the mean, or the deviation."),
 ]
 Margin = Annotated[
     float,
-    typer.Option(min=0.0, help="Points that a result may be below print and still count as reproduced."),
+    typer.Option(min=0.0, help="Points below the printed number that still count as reproduced."),
 ]

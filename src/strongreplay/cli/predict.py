@@ -1,4 +1,4 @@
-"""ser predict: ask a model that is kept in a folder."""
+"""ser predict: classify samples with a kept model."""
 
 import json
 import os
@@ -36,18 +36,18 @@ def predict_command(
             "one a line.",
         ),
     ],
-    top: Annotated[int, typer.Option(min=1, help="How many of the likeliest classes to print.")] = 1,
+    top: Annotated[int, typer.Option(min=1, help="How many of the most likely classes to print.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
     version: VersionName = None,
     device: Device = "auto",
     threads: Threads = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Samples read and answered at once.")] = 256,
+    batch_size: Annotated[int, typer.Option(min=1, help="Samples per batch.")] = 256,
 ) -> None:
     """Print path, label and probability of each sample, with tabs between them.
 
-    Backslashes and characters that cannot be printed are escaped. Files that
-    cannot be read are named on stderr, the others are answered, and the exit
-    code is 1.
+    Backslashes and characters that cannot be printed are escaped. If some files
+    cannot be read, they are reported on stderr, the others are classified, and
+    the exit code is 1.
     """
     from strongreplay.models.load import load_model
     from strongreplay.models.store import Store
@@ -67,24 +67,24 @@ def predict_command(
                     typer.echo("\n".join(map(write, batch.names, answers)))
                 done += batch.files
                 bar("answering", done, len(files))
-    except BrokenPipeError:  # the reader has gone, as after: | head
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python reports it at its end
+    except BrokenPipeError:  # the reader closed the pipe, such as | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise Python reports it at exit
     if num_faults:
         raise typer.Exit(1)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedBatch:
-    """Samples that were read, and what could not be."""
+    """Samples that were read, and messages about those that could not be."""
 
     names: list[str]
     inputs: "Tensor"
     faults: list[str]
-    files: float  # how many, with a part of one for a part of an array
+    files: float  # number of files; a part of an array counts as a fraction
 
 
 def find_files(paths: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """Every file in order, and a message for each path that names none."""
+    """Every file in order, and a message for each path without a file."""
     from strongreplay.data.user_data import find_images
 
     found: list[Path] = []
@@ -100,13 +100,13 @@ def find_files(paths: Sequence[str]) -> tuple[list[Path], list[str]]:
 
 
 def stdin_lines() -> list[str]:
-    """The paths on stdin, read as bytes: a file's name need not be valid text."""
+    """The paths on stdin, read as bytes, because file names may be invalid Unicode."""
     lines = sys.stdin.buffer.read().split(b"\n")
     return [os.fsdecode(line.removesuffix(b"\r")) for line in lines if line.strip()]
 
 
 def read_batches(files: Sequence[Path], shape: tuple[int, ...], batch_size: int) -> Iterator[LoadedBatch]:
-    """Keep one batch in memory at a time; only an .npz file is read whole."""
+    """Read one batch at a time; only an .npz file is read completely."""
     from strongreplay.data.user_data import stream_images
 
     for is_array, group in groupby(files, lambda path: path.suffix.lower() in ARRAYS):
@@ -116,8 +116,8 @@ def read_batches(files: Sequence[Path], shape: tuple[int, ...], batch_size: int)
                 yield from read_array(path, shape, batch_size)
             continue
         for read, images, faults in stream_images(some, shape, batch_size):
-            told = [reason for _, reason in faults]
-            yield LoadedBatch([str(path) for path in read], images, told, len(read) + len(faults))
+            reasons = [reason for _, reason in faults]
+            yield LoadedBatch([str(path) for path in read], images, reasons, len(read) + len(faults))
 
 
 def read_array(path: Path, shape: tuple[int, ...], batch_size: int) -> Iterator[LoadedBatch]:
@@ -141,7 +141,7 @@ def read_array(path: Path, shape: tuple[int, ...], batch_size: int) -> Iterator[
 
 
 def predict(model: "Model", inputs: "Tensor", top: int) -> "list[list[tuple[Label, float]]]":
-    """The likeliest classes of each sample with their probabilities."""
+    """The most likely classes of each sample, with their probabilities."""
     probabilities = model.scores(inputs).double().softmax(1)
     values, columns = probabilities.topk(min(top, len(model.labels)), dim=1)
     return [

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def report_command(
     paths: RecordPaths,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where the page goes.")] = Path("report.html"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="File of the page.")] = Path("report.html"),
     margin: Margin = 2.0,
 ) -> None:
     """Write one self-contained HTML page: verdicts on the paper, tables, figures, run details."""

@@ -1,4 +1,4 @@
-"""ser reproduce: the paper's tables and figures as runs to be made, with a verdict for every cell."""
+"""ser reproduce: run the paper's tables and figures, and give a verdict for every cell."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -61,7 +61,7 @@ def list_command(
     quick: Annotated[bool, typer.Option("--quick", help="Without steps and hours; needs no torch.")] = False,
     form: Format = "text",
 ) -> None:
-    """Every cell: what is published, how many seeds are recorded, and what a seed costs here."""
+    """List every cell: the published number, recorded seeds, and the time of a seed on this machine."""
     from strongreplay.runs.recipes import find_recipe, recipe_of
     from strongreplay.storage.records import format_setting
 
@@ -90,7 +90,7 @@ def list_command(
 
 
 def estimates(chosen: list[PaperCell]) -> dict[str, tuple[str, str]]:
-    """Steps and hours of a seed of each cell that can be run."""
+    """Steps and hours of one seed, for each cell that can be run."""
     import torch
 
     from strongreplay.runs import estimate
@@ -137,7 +137,7 @@ for _target in TARGETS:
 @app.command("report")
 def report_command(
     out: ResultsFolder = RESULTS,
-    to: Annotated[Path, typer.Option("--to", help="Folder for what is written.")] = Path("report"),
+    to: Annotated[Path, typer.Option("--to", help="Output folder.")] = Path("report"),
     every: Annotated[bool, typer.Option("--all", help="Show cells without records, too.")] = False,
     figures: Annotated[bool, typer.Option("--figures", help="Also every figure as PNG and SVG.")] = False,
     readme: Annotated[
@@ -146,7 +146,7 @@ def report_command(
     margin: Margin = 2.0,
     spread: SpreadOption = "interval",
 ) -> None:
-    """A verdict for every cell, in the terminal and as Markdown, CSV, LaTeX and a page."""
+    """Show a verdict for every cell, and write it as Markdown, CSV, LaTeX and HTML."""
     from strongreplay.report import protocols
     from strongreplay.report.collect import collect
     from strongreplay.report.reproduction import counts
@@ -207,11 +207,11 @@ def renew_tables(records: "list[RunRecord]") -> None:
         before = path.read_text(encoding="utf-8")
         after = renew(before, records)
         write_text(path, after)
-        print_line(f"{path}: {'as it was' if after == before else 'tables renewed'}")
+        print_line(f"{path}: {'unchanged' if after == before else 'tables renewed'}")
 
 
 def judged(chosen: list[PaperCell], out: Path) -> "list[Cell]":
-    """The cells with what is recorded; a folder that is not there has no records."""
+    """The cells with their records; a missing folder has none."""
     from strongreplay.report.verdicts import judge_all
     from strongreplay.storage.records import read_folder
 
@@ -224,7 +224,7 @@ def choose(target: str | None, only: str, protocol: str = "full") -> list[PaperC
     """The cells of a target that match at least one word of every kind given."""
     from strongreplay.runs.recipes import recipe_of
 
-    recipe_of(protocol)  # raises an error if there is none of that name
+    recipe_of(protocol)  # raises if there is no such protocol
     if target is not None and target not in TARGETS:
         raise unknown("target", target, TARGETS, "")
     chosen = [item for item in items(protocol) if target in (None, item.target)]
@@ -259,7 +259,7 @@ def config_for(item: PaperCell, seed: int) -> "RunConfig":
 
 @app.command("refresh", hidden=True)
 def refresh_command() -> None:
-    """For those who change recipes: write anew which records belong to which cell."""
+    """After a change of recipes: write again which records belong to which cell."""
     import json
 
     from strongreplay.runs import recipes
@@ -272,7 +272,7 @@ def refresh_command() -> None:
 
 
 def fingerprints_now(protocol: str = "full") -> dict[str, str]:
-    """As `recipes.paper.fingerprints` has them, from the configurations themselves."""
+    """The fingerprints of `runs.paper.fingerprints`, computed from the configurations."""
     from strongreplay.storage.records import fingerprint
 
     found = {}
@@ -280,14 +280,14 @@ def fingerprints_now(protocol: str = "full") -> dict[str, str]:
         try:
             found[item.name] = fingerprint(config_for(replace(item, protocol=protocol), 0).to_dict())
         except ConfigError:
-            continue  # what cannot be run has no record
+            continue  # a cell that cannot be run has no record
     return found
 
 
 def run_cells(
     chosen: list[PaperCell], seeds: list[int], session: "RunOptions", jobs: int, threads: int | None
 ) -> None:
-    """Make the runs that are missing; several cells may need the same one."""
+    """Make the missing runs; several cells may need the same run."""
     from strongreplay.cli.run import exit_if_failed, make_runs
     from strongreplay.runs.grid import sort_out
     from strongreplay.storage.records import fingerprint
@@ -311,13 +311,13 @@ def run_cells(
     print_table(make_verdict_table(judged(chosen, session.out)))
     if progress.stop.asked is not None:
         stopped = sum(job.ended is not None and job.ended[0] == "stopped" for job in ended)
-        print_line(f"stopped; {stopped} runs kept their state. Go on with the same command.", err=True)
+        print_line(f"stopped; {stopped} runs kept their state. Resume with the same command.", err=True)
         raise typer.Exit(128 + progress.stop.asked)
     exit_if_failed(ended)
 
 
 def standing_of(chosen: list[PaperCell], config: "RunConfig", out: Path) -> tuple[str, str]:
-    """Of the cells that a run counts for, such as Class-IL / Task-IL: recorded so far, and published."""
+    """Recorded and published numbers of the cells of a run, such as Class-IL / Task-IL."""
     from strongreplay.report.reproduction import texts
     from strongreplay.report.verdicts import judge_all
     from strongreplay.storage.records import fingerprint, read_folder, record_path

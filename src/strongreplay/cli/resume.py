@@ -1,4 +1,4 @@
-"""ser resume: goes on with stopped runs."""
+"""ser resume: resumes stopped runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +18,7 @@ def resume_command(
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.", show_default="as many")] = None,
     checkpoint_every: CheckpointEvery = None,
 ) -> None:
-    """Go on with every stopped run in a folder, to the bit as if it had never stopped."""
+    """Resume every stopped run in a folder; the results are the same bits as without the stop."""
     from strongreplay.runs.config import config_of
     from strongreplay.runs.grid import RunOptions
     from strongreplay.runs.run import find_device, state_folder

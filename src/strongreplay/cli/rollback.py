@@ -13,17 +13,17 @@ def rollback_command(
     state: StateFolder,
     version: Annotated[str, typer.Argument(metavar="VERSION", help="The one to use, such as v3.")],
 ) -> None:
-    """Put another version in use, at once; nothing is copied and nothing is lost."""
+    """Put another version in use; nothing is copied or removed."""
     from strongreplay.errors import DataError
     from strongreplay.models.store import WORK, Store
 
     store = Store(state)
     if not store.names():
-        _ = store.current  # raises an error that says so where no model is
+        _ = store.current  # raises if there is no model
     with store.locked():
         try:
             before = store.peek()
-        except DataError:  # the file that names the version in use is damaged; a rollback repairs it
+        except DataError:  # `current` is damaged; a rollback repairs it
             before = None
         if before == version:
             print_line(f"{version} is in use already")

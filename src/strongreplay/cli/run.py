@@ -1,4 +1,4 @@
-"""ser run: learns streams. Every finished run leaves a record, every stopped one a state to go on from."""
+"""ser run: learns streams. A finished run writes a record; a stopped run writes a state to resume from."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -34,36 +34,36 @@ def run_command(
         typer.Option(
             "--method", "-m", help="Method, mine.py:Class, or several with commas; see: ser list methods"
         ),
-    ] = ["ser"],  # noqa: B006 - typer reads it, nobody writes it
+    ] = ["ser"],  # noqa: B006 - typer reads it, nothing changes it
     net: Annotated[
         str | None,
         typer.Option(help="Net, or mine.py:function; see: ser list nets", show_default="the stream's"),
     ] = None,
     tasks: Annotated[
-        int | None, typer.Option(min=1, help="Divide into so many tasks; the same as --set data.num_tasks=N.")
+        int | None, typer.Option(min=1, help="Number of tasks; the same as --set data.num_tasks=N.")
     ] = None,
-    memory: Annotated[int | None, typer.Option(help="Samples kept by methods that have a memory.")] = None,
+    memory: Annotated[int | None, typer.Option(help="Samples in the memory, for methods with one.")] = None,
     seeds: Seeds = "1",
     settings: Settings = [],  # noqa: B006
     recipe: Annotated[
-        str, typer.Option(help="published, or tuned where there is one; see: ser list recipes")
+        str, typer.Option(help="published, or tuned if there is one; see: ser list recipes")
     ] = "published",
     protocol: ProtocolName = "full",
     out: RunsFolder = Path("runs"),
     data: DataFolder = None,
     device: Device = "auto",
     jobs: Jobs = 1,
-    again: Annotated[bool, typer.Option("--again", help="Make recorded runs anew.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Make recorded runs again.")] = False,
     threads: Threads = None,
     checkpoint_every: CheckpointEvery = None,
     keep_state: Annotated[
         bool,
-        typer.Option("--keep-state", help="Keep the last state of a finished run: weights and all."),
+        typer.Option("--keep-state", help="Keep the last state of a finished run, with weights."),
     ] = False,
 ) -> None:
-    """Learn a stream and record what came of it.
+    """Learn a stream and record the results.
 
-    What is recorded already is not run again; what was stopped goes on from its last checkpoint.
+    Recorded runs are skipped; stopped runs resume from their last checkpoint.
     """
     names = [name.strip() for entry in method for name in entry.split(",") if name.strip()]
     if not names:
@@ -94,7 +94,7 @@ def run_to_the_end(
     threads: int | None = None,
     again: bool = False,
 ) -> None:
-    """All runs, then the table and picture; a stop says what is kept and how to go on."""
+    """Make all runs, then print the table and draw the picture; after a stop, print how to resume."""
     from strongreplay.cli.compare import print_comparison
     from strongreplay.runs.grid import find_record, sort_out
     from strongreplay.storage.records import read_folder, record_path
@@ -106,14 +106,14 @@ def run_to_the_end(
         said = "".join(f"{job.ended[1]}. " for job in ended if job.ended and job.ended[0] == "stopped")
         typer.echo(
             f"\n{said or 'stopped. '}{len(finished)} of {len(configs)} runs are recorded in {options.out}. "
-            f"Go on with the same command, or with: ser resume {options.out}",
+            f"Resume with the same command, or with: ser resume {options.out}",
             err=True,
         )
         raise typer.Exit(128 + progress.stop.asked)
     kept = {id(job.config) for job in finished}
     found = [find_record(config, options.out) for config in configs if id(config) in kept]
     if records := [record for record in found if record]:
-        # The picture has the runs of earlier commands, too.
+        # The picture also shows the runs of earlier commands.
         folders = {record_path(options.out, record.config).parent.parent for record in records}
         print_comparison(records, options.out, drawn=read_folder(sorted(folders))[0])
     exit_if_failed(ended)
@@ -128,7 +128,7 @@ def make_runs(
     threads: int | None,
     standing: Standing | None = None,
 ) -> "tuple[GridProgress, list[Job]]":
-    """Make the runs that are absent, with a line for each that ends; what `ser run` and `reproduce` share."""
+    """Make the missing runs and print a line for each at its end; used by `ser run` and `ser reproduce`."""
     from strongreplay.runs.grid import Grid
 
     ended = []
@@ -159,7 +159,7 @@ def plan(
     settings: dict[str, str],
     recipe: str,
 ) -> "list[RunConfig]":
-    """Every run to be made, checked before the first one starts."""
+    """The configurations of all runs, checked before the first run starts."""
     from strongreplay.methods import method_row
     from strongreplay.runs.config import resolve
 

@@ -1,4 +1,4 @@
-"""ser show: what records hold, and the runs behind a cell of the paper."""
+"""ser show: the contents of records, and the runs of a cell of the paper."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +27,7 @@ def show_command(
     out: ResultsFolder = Path("results"),
     form: Format = "text",
 ) -> None:
-    """Print what records hold: settings, accuracy after each task, time and memory."""
+    """Print records: settings, accuracy after each task, time and memory."""
     from strongreplay.runs.paper import TARGETS, items
 
     cells = {item.name: item for item in items()}
@@ -44,7 +44,7 @@ def show_command(
 
 
 def print_cell(item: "PaperCell", out: Path, form: Format) -> None:
-    """What is published, what each seed gave, settings and commit."""
+    """Print the published number, the result of each seed, settings and commit."""
     from strongreplay.report.reproduction import texts
     from strongreplay.report.verdicts import judge_all
 
@@ -91,7 +91,7 @@ def make_seeds_table(item: "PaperCell", records: "Sequence[RunRecord]", out: Pat
 
 
 def print_settings(config: dict[str, Any]) -> None:
-    """As they are typed: with a space between two settings, because commas make lists."""
+    """Print settings as they are typed, separated by spaces, because commas make lists."""
     from strongreplay.storage.records import flatten, format_setting
 
     settings = [f"{key}={format_setting(value)}" for key, value in flatten(config).items()]
@@ -147,7 +147,7 @@ def make_matrix_table(record: "RunRecord", scenario: str, title: str = "") -> Ta
 
 
 def make_accuracy_table(records: "list[RunRecord]") -> Table:
-    """The matrices of all records, one number a row, for programs."""
+    """The matrices of all records with one number per row, for programs."""
     rows: list[list[str | Cell]] = [
         [
             *(record.stream, record.method, str(record.memory_size or ""), str(record.seed), scenario),

@@ -1,4 +1,4 @@
-"""ser state: look at checkpoints and check their sums; nothing of them is executed."""
+"""ser state: inspect checkpoints and verify their checksums; no code in them is executed."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,12 +12,12 @@ from strongreplay.errors import DataError
 if TYPE_CHECKING:
     from strongreplay.runs.stopped import StoppedState
 
-app = typer.Typer(help="Look at the kept state of runs.", no_args_is_help=True)
+app = typer.Typer(help="Inspect and verify the checkpoints of runs.", no_args_is_help=True)
 Folder = Annotated[Path, typer.Argument(help="A checkpoint, a run's .state folder, or a folder of runs.")]
 
 
 def find(folder: Path) -> list[Path]:
-    """Every checkpoint in there, the newest of each run first."""
+    """Every checkpoint in a folder, the newest of each run first."""
     from strongreplay.storage.checkpoints import MANIFEST, checkpoints, folders_with_state
 
     if (folder / MANIFEST).exists():
@@ -32,7 +32,7 @@ def find(folder: Path) -> list[Path]:
 
 @app.command()
 def inspect(folder: Folder) -> None:
-    """What each checkpoint holds: which run, when, which step, sizes and sums."""
+    """Show the contents of each checkpoint: run, time, step, sizes and checksums."""
     from strongreplay.runs.stopped import read_stopped
 
     for path in find(folder):
@@ -61,7 +61,7 @@ def describe(stopped: "StoppedState") -> str:
 
 @app.command()
 def verify(folder: Folder) -> None:
-    """Read every checkpoint and check every sum; the exit code is 1 if one is damaged."""
+    """Read every checkpoint and verify every checksum; the exit code is 1 if one is damaged."""
     from strongreplay.storage.state import read_checkpoint
 
     damaged = 0

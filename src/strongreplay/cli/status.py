@@ -1,4 +1,4 @@
-"""ser status: what a kept model knows, remembers and takes."""
+"""ser status: classes, memory, versions and input shape of a kept model."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def status_command(state: StateFolder, as_json: AsJson = False, everything: ShowAll = False) -> None:
-    """Show what a model knows: classes and when they were learnt, its memory, its versions."""
+    """Show a model's classes and when they were learnt, its memory and its versions."""
     from strongreplay.models.inspect import read_status
     from strongreplay.models.store import Store
 
@@ -51,7 +51,7 @@ def print_model(status: "ModelStatus") -> None:
 
 
 def make_classes_table(status: "ModelStatus", everything: bool) -> Table:
-    """A row for each class; where not all are shown, the worst come first."""
+    """A row for each class; if not all are shown, the worst come first."""
     classes, title = [*status.classes], count_of(len(status.classes), "class", "classes")
     if len(classes) > NUM_ROWS and not everything:
         classes.sort(key=lambda one: 101.0 if one.accuracy is None else one.accuracy)
@@ -111,7 +111,7 @@ def print_waiting(state: Path, status: "ModelStatus") -> None:
     if stopped := status.stopped:
         print_line(
             f"an update was stopped after step {stopped.step}, {format_time(stopped.written)} UTC; the same "
-            "ser learn goes on with it, --restart removes it",
+            "ser learn command resumes it, --restart removes it",
         )
 
 

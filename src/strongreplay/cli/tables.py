@@ -1,8 +1,8 @@
-"""Every table that a command prints: as text that fits the terminal, or as CSV, JSON, LaTeX or Markdown.
+"""Tables that commands print: as text that fits the terminal, or as CSV, JSON, LaTeX or Markdown.
 
-Where a terminal is too narrow, the columns that may wrap take several lines, then optional columns are left
-out, then the table is split into blocks of columns, or each row into lines. No cell is ever cut off.
-In a pipe or a file a row is one line, however long.
+If a terminal is too narrow, columns in `wraps` take several lines, then optional columns are left out, then
+the table is split into blocks of columns, or each row into lines. No cell is ever cut off.
+In a pipe or a file, a row is always one line.
 """
 
 import csv
@@ -18,8 +18,8 @@ import typer
 from strongreplay.cli.text import print_json, print_line, printable
 
 Format = Literal["text", "csv", "json", "latex", "markdown"]
-NUM_ROWS = 20  # shown, unless all are asked for
-WRAPPED = 14  # a column that may wrap gets no narrower
+NUM_ROWS = 20  # shown without --all
+WRAPPED = 14  # the smallest width of a column that wraps
 GAP = "  "
 NUMBER = re.compile(
     r"(-|new|[+-]?[0-9][0-9,.e+-]*( [±→] [0-9][0-9.]*)?( (%|bytes?|[kMG]B|\*|\(v?[0-9]+\)))*)?"
@@ -30,17 +30,17 @@ LATEX = {"%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "$": r"\$", "±": r"$\p
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What people read, and the value behind it for programs: a number, or several by name."""
+    """The text for people, and the value for programs: a number, or several by name."""
 
     text: str
-    value: Any = None  # None: the text
+    value: Any = None  # None: use the text
     is_best: bool = False
     is_bad: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    columns: Sequence[str]  # headings; a line break in one makes two lines of it
+    columns: Sequence[str]  # headings, which may contain line breaks
     rows: Sequence[Sequence[str | Cell]]
     title: str = ""
     wraps: Sequence[str] = ()  # columns whose cells may take several lines
@@ -48,7 +48,7 @@ class Table:
     num_keys: int = 1  # the first columns, which name a row: every block of a split table repeats them
 
     def layout(self, width: int | None = None, styled: bool = False) -> list[str]:
-        """The lines of the text, none wider than `width` as long as a cell that must not wrap fits."""
+        """The lines of the text; a line is wider than `width` only if a cell that must not wrap is."""
         return Layout(self, width, styled).lines()
 
     def records(self) -> list[dict[str, Any]]:
@@ -77,7 +77,7 @@ class Layout:
         ]
 
     def text_of(self, cell: Cell, place: int) -> str:
-        """Where bold cannot be seen, the best of a column is marked, and the others are kept in line."""
+        """The text of a cell; without bold style, the best of a column gets a mark and the others a space."""
         text = "\n".join(map(printable, cell.text.split("\n")))
         if self.styled or not any(as_cell(row[place]).is_best for row in self.table.rows):
             return text
@@ -104,7 +104,7 @@ class Layout:
         return sys.maxsize if self.width is None else self.width
 
     def least(self, places: Sequence[int]) -> int:
-        """The narrowest that these columns can be."""
+        """The smallest total width of these columns."""
         widths = [min(self.natural[place], self.narrowest(place)) for place in places]
         return sum(widths) + len(GAP) * (len(widths) - 1)
 
@@ -114,7 +114,7 @@ class Layout:
         return max(WRAPPED, *map(self.length, self.heads[place]))
 
     def widths(self, places: Sequence[int]) -> dict[int, int]:
-        """As wide as the texts are; where that is too much, the widest columns that wrap give way."""
+        """The widths of the texts; if they are too wide together, the widest wrapping columns shrink."""
         found = {place: self.natural[place] for place in places}
         while sum(found.values()) + len(GAP) * (len(found) - 1) > self.limit:
             place = max(
@@ -155,7 +155,7 @@ class Layout:
         return style(text, bold=cell.is_best or cell.is_bad, fg="red" if cell.is_bad else None)
 
     def wrap(self, text: str, width: int) -> list[str]:
-        """Lines of whole words; a word that is wider than the column is broken."""
+        """Break text into lines at words; a word that is wider than the column is split."""
         if self.length(text) <= width:
             return [text]
         lines = [""]
@@ -176,7 +176,7 @@ class Layout:
         return [line for block in blocks for line in ["", *block]][1:]
 
     def stack(self) -> list[str]:
-        """Each row as its name and, below it, a line for each further column that is not empty."""
+        """Each row as its name, followed by a line for each further column that is not empty."""
         heads = [" ".join(head) for head in self.heads]
         indent = max(map(self.length, heads)) + 4
         lines = []
@@ -219,7 +219,7 @@ def is_terminal() -> bool:
 
 
 def print_table(table: Table, form: Format = "text", *, everything: bool = True) -> None:
-    """Without `everything`, text has the first rows only and says how many more there are."""
+    """Without `everything`, print only the first rows and the number of further ones."""
     if form != "text":
         WRITERS[form](table)
         return
@@ -234,7 +234,7 @@ def print_table(table: Table, form: Format = "text", *, everything: bool = True)
 
 
 def print_csv(table: Table) -> None:
-    """A value that is several numbers by name has a column for each; no name is taken for a formula."""
+    """Several numbers by name get a column each; texts are escaped so that none is read as a formula."""
     from strongreplay.storage.files import csv_cell
 
     rows = [

@@ -12,7 +12,7 @@ NAMED = 5  # names in a sentence
 
 
 def print_line(text: str, *, err: bool = False, **style: Any) -> None:
-    """Plain text, made printable line by line."""
+    """Print plain text; characters that cannot be printed are replaced."""
     lines = "\n".join(map(printable, text.split("\n")))
     typer.secho(lines, err=err, **style)
 
@@ -22,7 +22,7 @@ def print_note(text: str) -> None:
 
 
 def print_error(text: str) -> None:
-    """One line a fault: an error may carry several."""
+    """Print one line for each fault in the text."""
     for line in text.splitlines():
         print_line(f"error: {line}", err=True, fg="red")
 
@@ -53,5 +53,5 @@ def format_per_cent(value: float | None, form: str = ".1f") -> str:
 
 
 def format_time(written: str) -> str:
-    """2026-03-01 09:30, from the ISO format that is stored, in UTC."""
+    """Convert the stored ISO time to the form 2026-03-01 09:30, in UTC."""
     return written.replace("T", " ")[:16]

@@ -1,4 +1,4 @@
-"""SER with some of its terms: published beside ours, or ours alone."""
+"""Figures of the ablation: SER with some of its terms, published and ours, or only ours."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from strongreplay.report.verdicts import Cell
 from strongreplay.runs.paper import ABLATIONS
 from strongreplay.storage.records import fingerprint
 
-# Every tick names all terms of its loss: "+ backward" alone could be read as added to the bar before it.
+# Every tick lists all terms of its loss: "+ backward" alone could mean "added to the bar before it".
 LOSSES = {
     "sgd": "CE",
     "replay": "CE + replay",
@@ -37,7 +37,7 @@ class AblationBar:
 
 
 def ablation_figure(cells: list[Cell]) -> Figure:
-    """Table 4 as far as it was run: published and ours side by side, a panel for each stream and scenario."""
+    """The cells of Table 4 with records: published and ours, with a panel for each stream and scenario."""
     heads: dict[str, list[AblationBar]] = defaultdict(list)
     for cell in cells:
         item, loss = cell.item, LOSSES.get(cell.item.name.split("/")[-2], "")
@@ -49,21 +49,21 @@ def ablation_figure(cells: list[Cell]) -> Figure:
 
 
 def ablation_groups_figure(groups: list[Group]) -> Figure:
-    """The same from runs of SER that differ in their terms only."""
+    """The same for runs of SER that differ only in their terms."""
     heads: dict[str, list[AblationBar]] = {}
     found = families(groups)
     alone = len(found) == 1
     for number, family in enumerate(found, start=1):
         for scenario in scenarios_of(family):
             scores = [(loss_of(g), g.score(scenario, "average_accuracy")) for g in family]
-            # Families may differ in what the caption does not tell, so they have numbers.
+            # Families are numbered, because captions of different families can be equal.
             head = TITLES[scenario] if alone else f"{number}. {caption(family)} · {TITLES[scenario]}"
             heads[head] = [AblationBar(loss, "ours", score) for loss, score in scores if score]
     return draw_losses(f"Ablation of SER · {caption(groups)}" if alone else "Ablation of SER", heads)
 
 
 def families(groups: Iterable[Group]) -> list[list[Group]]:
-    """Groups of SER that are alike apart from their terms, where there are at least two."""
+    """Groups of SER that differ only in their terms, if there are at least two."""
     found: dict[tuple[str, str], list[Group]] = defaultdict(list)
     for group in groups:
         config = group.records[0].config

@@ -1,4 +1,4 @@
-"""Bars: what each method forgets."""
+"""A bar chart of the forgetting of each method."""
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -19,7 +19,7 @@ from strongreplay.report.tables import Group
 
 
 def forgetting_figure(groups: list[Group], scenario: str = "") -> Figure:
-    """A bar a method, the one that forgets least on top, a panel a scenario."""
+    """One bar per method, the least forgetting on top; one panel per scenario."""
     found: dict[str, list[tuple[Style, Summary]]] = {}
     for name in [scenario] if scenario else scenarios_of(groups):
         every = [(style, group.score(name, "forgetting")) for group, style in style_groups(groups)]
@@ -43,7 +43,7 @@ def forgetting_figure(groups: list[Group], scenario: str = "") -> Figure:
 
 
 def draw_bar(panel: Axes, place: int, style: Style, score: Summary) -> None:
-    """With its interval, and its mean in figures beside both."""
+    """A bar with its interval, and its mean as text beside it."""
     bar = panel.barh(place, score.mean, 0.76, color=style.colour, linewidth=0)
     set_tooltips(bar.patches[0], [f"{style.label}, forgetting: {describe_score(score)}"])
     half = score.half_width

@@ -1,4 +1,4 @@
-"""All records in files and folders, with where each lies and a line for each file that is not a record."""
+"""All records in files and folders, with their paths, and a line for each file that is not a record."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from strongreplay.storage.records import RunRecord, find_files, read_folder
 
-Progress = Callable[[str, int, int], None]  # what is done, how much of how much
+Progress = Callable[[str, int, int], None]  # what, done, total
 
 
 def ignore_progress(what: str, done: int, total: int) -> None:
@@ -15,16 +15,16 @@ def ignore_progress(what: str, done: int, total: int) -> None:
 
 @dataclass(slots=True)
 class Found:
-    """What lies in the folders."""
+    """The contents of the folders."""
 
     records: list[RunRecord] = field(default_factory=list)
-    paths: dict[int, Path] = field(default_factory=dict)  # by the record's id: records have no hash
+    paths: dict[int, Path] = field(default_factory=dict)  # by id(record), because records are not hashable
     problems: list[str] = field(default_factory=list)
-    damaged: list[str] = field(default_factory=list)  # states, found when the page is built
+    damaged: list[str] = field(default_factory=list)  # checkpoints; filled when the page is built
 
 
 def collect(places: Iterable[Path], progress: Progress = ignore_progress) -> Found:
-    """Each file once, even if several places contain it."""
+    """Read each file once, even if several places contain it."""
     found = Found()
     candidates = [file for place in places for file in find_files(place, found.problems)]
     once = list({file.resolve(): file for file in reversed(candidates)}.values())[::-1]

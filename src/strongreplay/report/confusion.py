@@ -1,4 +1,4 @@
-"""Which class was taken for which, as one heat map."""
+"""The confusion matrix as a heat map."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,13 +10,13 @@ from matplotlib.figure import Figure
 from strongreplay.report.styles import INK, printable
 
 Name = str | int
-MOST = 100  # classes; of more, those with the most mistakes are shown
-MOST_NUMBERS = 20  # classes; beyond, numbers in the cells are too small to read
+MOST = 100  # classes; if there are more, those with the most errors are shown
+MOST_NUMBERS = 20  # classes; with more, numbers in the cells are too small to read
 LONGEST = 24  # letters of a name
 
 
 def confusion_figure(names: Sequence[Name], pairs: Mapping[tuple[Name, Name], int], title: str) -> Figure:
-    """A row a class: the share of its samples that got each answer."""
+    """One row per class: the share of its samples with each prediction."""
     shown = choose(names, pairs)
     places = {name: place for place, name in enumerate(shown)}
     counts = np.zeros((len(shown), len(shown)))
@@ -26,13 +26,13 @@ def confusion_figure(names: Sequence[Name], pairs: Mapping[tuple[Name, Name], in
             totals[places[label]] += count
             if answer in places:
                 counts[places[label], places[answer]] += count
-    # A class without samples has no shares, which is not the same as a share of zero.
+    # A class without samples has NaN as share, not zero.
     shares = np.where(totals[:, None] > 0, 100 * counts / np.maximum(totals, 1)[:, None], np.nan)
     side = min(16.0, 3.2 + 0.42 * len(shown)) if len(shown) <= MOST_NUMBERS else 6.0 + 0.12 * len(shown)
     figure = Figure(figsize=(side + 1.2, side), layout="constrained")
     axes = figure.subplots()
     shades = matplotlib.colormaps["Blues"].with_extremes(bad="#e8e8e8")
-    # The root of the share, so that one mistake in fifty can be seen.
+    # The square root of the share, so that one error in fifty is visible.
     image = axes.imshow(shares, cmap=shades, norm=PowerNorm(0.5, 0, 100), interpolation="nearest")
     size = 9.0 if len(shown) <= MOST_NUMBERS else 7.5
     texts = [shorten(str(name)) for name in shown]
@@ -56,7 +56,7 @@ def confusion_figure(names: Sequence[Name], pairs: Mapping[tuple[Name, Name], in
 
 
 def choose(names: Sequence[Name], pairs: Mapping[tuple[Name, Name], int]) -> list[Name]:
-    """All, or those in the most mistakes, in the order they came."""
+    """All names, or those with the most errors, in the given order."""
     if len(names) <= MOST:
         return list(names)
     wrong = dict.fromkeys(names, 0)
@@ -69,6 +69,6 @@ def choose(names: Sequence[Name], pairs: Mapping[tuple[Name, Name], int]) -> lis
 
 
 def shorten(name: str) -> str:
-    """For matplotlib, in which a dollar would begin a formula."""
+    """Shorten a name and escape dollar signs, which start a formula in matplotlib."""
     text = printable(name)
     return (text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}...").replace("$", r"\$")

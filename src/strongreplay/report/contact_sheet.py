@@ -1,4 +1,4 @@
-"""Images on one sheet, row by row; with names beside the rows and frames around marked images if wanted."""
+"""Images on one sheet, row by row, optionally with names of the rows and frames around some images."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from PIL import Image, ImageDraw, ImageFont
 from strongreplay.errors import RunError
 
 MOST_ROWS = 100  # classes
-IN_ROW = 24  # images of a class beside each other
-MOST_LINES = 20  # rows of a class that is alone on the sheet
+IN_ROW = 24  # images per row
+MOST_LINES = 20  # rows, if there is only one class
 SMALL, LARGE = 32, 64  # pixels a side: smaller images are enlarged, larger ones shrunk
 GAP, TEXT_WIDTH, TEXT_SIZE = 4, 170, 14
 INK, PAPER, FRAME = (30, 30, 30), (255, 255, 255), (213, 94, 0)
@@ -23,7 +23,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Images beside each other, by their numbers, with a name."""
+    """A row of the sheet: the indices of its images, and a name."""
 
     numbers: list[int]
     name: str = ""
@@ -38,7 +38,7 @@ def draw_rows(
     title: str = "",
     progress: Progress = lambda what, done, total: None,
 ) -> Image.Image:
-    """The sheet, transparent where nothing lies; `images` are (N, C, H, W), `size` is width and height."""
+    """The sheet, with a transparent background; `images` are (N, C, H, W), `size` is width and height."""
     font = ImageFont.load_default(TEXT_SIZE)
     names = [shorten_name(row.name, font) for row in rows]
     names_width = 4 * GAP + int(max(map(font.getlength, names))) if any(names) else 0
@@ -71,7 +71,7 @@ def draw_sheet(
     path: Path,
     progress: Progress = lambda what, done, total: None,
 ) -> int:
-    """Write a PNG with a row a class, and return how many images are on it."""
+    """Write a PNG with one row per class; returns the number of images on it."""
     rows = rows_by_label(labels)
     side = min(max(images.shape[2], images.shape[3], SMALL), LARGE)
     title = "a row a class; in a frame: held out to judge by"
@@ -87,7 +87,7 @@ def draw_sheet(
 
 
 def rows_by_label(labels: Sequence[str]) -> list[Row]:
-    """A row a class; a class that is alone may have several."""
+    """One row per class; a single class gets several rows."""
     groups: dict[str, list[int]] = {}
     for number, label in enumerate(labels):
         groups.setdefault(label, []).append(number)
@@ -95,19 +95,19 @@ def rows_by_label(labels: Sequence[str]) -> list[Row]:
         ((name, numbers),) = groups.items()
         starts = range(0, min(len(numbers), IN_ROW * MOST_LINES), IN_ROW)
         return [Row(numbers[start : start + IN_ROW], "" if start else name) for start in starts]
-    # What is held out comes last, and must not be missing where a row is shortened.
+    # Held-out images are last; a shortened row must still show some of them.
     return [Row(choose_evenly(numbers, IN_ROW), name) for name, numbers in list(groups.items())[:MOST_ROWS]]
 
 
 def choose_evenly(numbers: list[int], most: int) -> list[int]:
-    """At most that many, evenly over the whole list."""
+    """At most `most` numbers, evenly spaced over the list."""
     if len(numbers) <= most:
         return numbers
     return [numbers[place * len(numbers) // most] for place in range(most)]
 
 
 def resize(image: Pixels, size: tuple[int, int]) -> Image.Image:
-    """(C, H, W) as a picture of that width and height; enlarged pixels stay sharp."""
+    """A (C, H, W) array as an image of that width and height; enlarged pixels stay sharp."""
     pixels = image[0] if len(image) == 1 else np.ascontiguousarray(image.transpose(1, 2, 0))
     picture = Image.fromarray(pixels).convert("RGB")
     method = Image.Resampling.NEAREST if max(picture.size) < max(size) else Image.Resampling.BILINEAR
@@ -115,8 +115,8 @@ def resize(image: Pixels, size: tuple[int, int]) -> Image.Image:
 
 
 def shorten_name(name: str, font: "ImageFont.FreeTypeFont | ImageFont.ImageFont") -> str:
-    """As much of a name as there is room for."""
-    short = name[: TEXT_WIDTH // 3]  # measuring takes time, and hardly a letter is narrower than three pixels
+    """Cut a name to the available width."""
+    short = name[: TEXT_WIDTH // 3]  # measuring is slow, and few letters are narrower than three pixels
     while short and font.getlength(short if short == name else f"{short}...") > TEXT_WIDTH - 4 * GAP:
         short = short[:-1]
     return short if short == name else f"{short}..."

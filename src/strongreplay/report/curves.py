@@ -1,6 +1,6 @@
 """Accuracy after each task as curves, a panel for each memory size and scenario.
 
-A drawing function that is given nothing it can draw returns a figure without panels.
+A drawing function without data to draw returns a figure without panels.
 """
 
 from pathlib import Path
@@ -42,7 +42,7 @@ def accuracy_curves(groups: list[Group], path: Path) -> Path:
 
 
 def curves_figure(groups: list[Group], scenario: str = "") -> Figure:
-    """Mean accuracy on the tasks seen so far, a line a configuration, its interval as a band."""
+    """Mean accuracy on the tasks seen so far: one line per configuration, with its interval as a band."""
     scenarios = [scenario] if scenario else scenarios_of(groups)
     sizes: list[int | None] = [*sizes_of(groups)] or [None]
     styled = style_groups(groups)
@@ -87,12 +87,12 @@ def draw_panel(panel: Axes, scenario: str, styled: Styled) -> list[LineEnd]:
 
 
 def curves_of(group: Group, scenario: str) -> Matrix:
-    """A row a seed, a column a task."""
+    """One row per seed, one column per task."""
     return np.array([accuracy_curve(matrix) for matrix in matrices_of(group, scenario)])
 
 
 def draw_curve(panel: Axes, style: Style, curves: Matrix) -> LineEnd | None:
-    tasks = np.flatnonzero(np.isfinite(curves).all(axis=0))  # what was not measured has no marker
+    tasks = np.flatnonzero(np.isfinite(curves).all(axis=0))  # tasks without a measurement have no marker
     scores = [score for task in tasks if (score := summarise(map(float, curves[:, task])))]
     if not scores:
         return None
@@ -113,7 +113,7 @@ def tooltip(style: Style, task: int, score: Summary) -> str:
 
 
 def draw_band(panel: Axes, style: Style, x: Matrix, mean: Matrix, scores: list[Summary]) -> None:
-    """The intervals; the panel's range stays that of the means, which two seeds would make useless."""
+    """Draw the intervals. They do not change the axis range, because two seeds give very wide ones."""
     spread = np.array([score.half_width or 0.0 for score in scores])
     if spread.any():
         low, high = np.maximum(mean - spread, 0), np.minimum(mean + spread, 100)

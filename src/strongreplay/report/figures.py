@@ -1,4 +1,4 @@
-"""Which figures a set of records gives. None is drawn before it is asked for.
+"""The list of figures for a set of records. A figure is drawn only on request.
 
 A new figure is a file with a drawing function and a row in FIGURES.
 """
@@ -19,17 +19,17 @@ from strongreplay.report.tables import Group, tell_apart
 from strongreplay.report.verdicts import Cell
 from strongreplay.storage.records import fingerprint
 
-LONGEST_NAME = 80  # characters; drawing takes time with their length
+LONGEST_NAME = 80  # characters; drawing long names is slow
 
 
 class Subject(NamedTuple):
-    """What one figure is about, and what its drawing function is called with."""
+    """The content of one figure, and the arguments of its drawing function."""
 
     about: str
     name: str  # the beginning of its file's name
     num_entries: int  # lines, bars or panels
     arguments: tuple[Any, ...]
-    shapes: int = 1  # drawn for an entry
+    shapes: int = 1  # number of shapes per entry
 
 
 Split = Callable[[list[Group], list[Cell]], Iterator[Subject]]
@@ -39,9 +39,9 @@ Split = Callable[[list[Group], list[Cell]], Iterator[Subject]]
 class PlannedFigure:
     """A figure that could be drawn."""
 
-    kind: str  # of FIGURES
+    kind: str  # a kind in FIGURES
     about: str
-    name: str  # can be a file's
+    name: str  # a valid file name
     num_entries: int
     draw: Callable[[], Figure]
     shapes: int = 1
@@ -60,7 +60,7 @@ class PlannedFigure:
 
 
 def plan_figures(groups: list[Group], cells: list[Cell]) -> list[PlannedFigure]:
-    """All there are, in the order of FIGURES."""
+    """All figures, in the order of FIGURES."""
     plans = []
     for kind, _, split, function in FIGURES:
         module, _, name = function.partition(":")
@@ -82,23 +82,23 @@ def plan_figures(groups: list[Group], cells: list[Cell]) -> list[PlannedFigure]:
 def all_figures(
     groups: list[Group], cells: list[Cell], progress: Callable[[str, int, int], None] | None = None
 ) -> Iterator[tuple[str, Figure]]:
-    """Every figure there is something for, with its name; each is drawn when its turn comes."""
+    """Every figure that has content, with its name; each is drawn when the iterator reaches it."""
     taken: set[str] = set()
     plans = plan_figures(groups, cells)
     for number, plan in enumerate(plans):
         if progress:
             progress("drawing figures", number, len(plans))
         name, figure = plan.name, plan.draw()
-        while name in taken:  # two names may differ only in what a file's name cannot have
+        while name in taken:  # file names can be equal after invalid characters are replaced
             name += "-2"
         if figure.axes:
             taken.add(name)
-            figure.set_label(name)  # its ids in a page begin with it
+            figure.set_label(name)  # prefix of its ids in a page
             yield name, figure
 
 
 def by_net(groups: list[Group]) -> Iterator[tuple[str, str, list[Group]]]:
-    """Configurations that learnt the same stream with the same net; joint training alone is no comparison."""
+    """Groups with the same stream and net; a set with only joint training is left out."""
     parts = {id(group) for family in families(groups) for group in family if lacks_terms(group)}
     nets: dict[str, dict[str, list[Group]]] = defaultdict(lambda: defaultdict(list))
     for group in groups:
@@ -122,7 +122,7 @@ def each_size(groups: list[Group], cells: list[Cell], fewest: int = 1) -> Iterat
 
 
 def each_scenario(about: str, name: str, groups: list[Group]) -> Iterator[Subject]:
-    """A file's name has the scenario where there are several."""
+    """One figure per scenario; if there are several, the file name contains the scenario."""
     scenarios = scenarios_of(groups)
     for scenario in scenarios:
         full = f"{name}-{scenario}" if len(scenarios) > 1 else name
@@ -130,13 +130,13 @@ def each_scenario(about: str, name: str, groups: list[Group]) -> Iterator[Subjec
 
 
 def each_matrix(groups: list[Group], cells: list[Cell]) -> Iterator[Subject]:
-    """The same; a panel has a shape for each number of its matrix."""
+    """As `each_size`; a panel has a shape for each number of its matrix."""
     for subject in each_size(groups, cells):
         yield subject._replace(shapes=max(4, num_tasks(subject.arguments[0]) ** 2 // 10))
 
 
 def several_sizes(groups: list[Group], cells: list[Cell]) -> Iterator[Subject]:
-    """A figure for each scenario, of all memory sizes, where there are at least two."""
+    """A figure for each scenario with all memory sizes, if there are at least two."""
     for name, about, own in by_net(groups):
         if len(sizes_of(own)) > 1:
             yield from each_scenario(about, name, own)
@@ -149,7 +149,7 @@ def ablation_cells(groups: list[Group], cells: list[Cell]) -> Iterator[Subject]:
 
 
 def ablation_families(groups: list[Group], cells: list[Cell]) -> Iterator[Subject]:
-    """Runs of one's own that differ in their terms and are none of the paper's."""
+    """A user's own runs that differ in their terms and are not in the paper."""
     known = {cell.item.fingerprint for cell in cells if cell.item.target == "table4" and cell.ours}
     for family in families(groups):
         if not any(fingerprint(group.records[0].config) in known for group in family):
@@ -159,7 +159,7 @@ def ablation_families(groups: list[Group], cells: list[Cell]) -> Iterator[Subjec
             yield Subject(about, name, len(own), (own,))
 
 
-# Kind, title, what each figure is about, and the function that draws it; those that tell most come first.
+# Kind, title, function that lists the figures, and function that draws one; the most informative come first.
 FIGURES: tuple[tuple[str, str, Split, str], ...] = (
     ("curves", "Accuracy after each task", each_size, "curves:curves_figure"),
     ("ablation", "Ablation", ablation_cells, "ablation:ablation_figure"),
@@ -174,7 +174,7 @@ TITLE_OF = {kind: title for kind, title, _, _ in FIGURES}
 
 
 def has_several_tasks(group: Group) -> bool:
-    """Or is joint training: a single task tells nothing about forgetting."""
+    """Whether a group has several tasks or is joint training; one task cannot show forgetting."""
     scenarios = group.records[0].scenarios
     return group.method == UPPER_BOUND or any(len(m) > 1 for s in scenarios for m in matrices_of(group, s))
 

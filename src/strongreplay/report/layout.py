@@ -1,4 +1,4 @@
-"""Panels in rows, labels at the ends of lines, and lines across a panel: parts that several figures share."""
+"""Parts that several figures share: panels in rows, labels at line ends, and horizontal lines."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from strongreplay.report.svg import freeze_layout, set_tooltips
 
 LABEL_SIZE = 8.0  # points
 LINE_HEIGHT = 1.25 * LABEL_SIZE
-LETTERS = 10.5  # of a title, in an inch
-INTERVAL = "mean ± 95 % interval over seeds"  # what lines, bands, bars and numbers under the pointer show
+LETTERS = 10.5  # letters of a title per inch
+INTERVAL = "mean ± 95 % interval over seeds"  # for lines, bands, bars and tooltips
 
 
 def lay_out(
@@ -37,7 +37,7 @@ def lay_out(
 
 @dataclass(frozen=True, slots=True)
 class LineEnd:
-    """Where a line ends, and the name that belongs there."""
+    """The end of a line, and the name to write there."""
 
     x: float
     y: float
@@ -46,7 +46,7 @@ class LineEnd:
 
 
 def draw_bound(panel: Axes, style: Style, score: Summary) -> LineEnd | None:
-    """A line across for joint training, which learns all tasks at once."""
+    """Draw a horizontal line for joint training, which learns all tasks at once."""
     if not isfinite(score.mean):
         return None
     line = panel.axhline(score.mean, color=style.colour, linestyle=":", linewidth=1.2, zorder=1)
@@ -55,7 +55,7 @@ def draw_bound(panel: Axes, style: Style, score: Summary) -> LineEnd | None:
 
 
 def label_line_ends(figure: Figure, panels: Sequence[Axes], ends: Sequence[Sequence[LineEnd]]) -> None:
-    """Names to the right of a panel, as near to their lines as they fit one above the other."""
+    """Write names to the right of a panel, as close to their lines as possible without overlap."""
     texts = [
         [
             panel.text(
@@ -66,7 +66,7 @@ def label_line_ends(figure: Figure, panels: Sequence[Axes], ends: Sequence[Seque
         ]
         for panel, own in zip(panels, ends, strict=True)
     ]  # fmt: skip
-    figure.draw_without_rendering()  # names move with the width of their panel, which leaves them less room
+    figure.draw_without_rendering()  # lays out: names need the final panel sizes
     freeze_layout(figure)
     for panel, own, labels in zip(panels, ends, texts, strict=True):
         height = panel.get_window_extent().height * 72 / figure.dpi
@@ -86,9 +86,9 @@ def label_line_ends(figure: Figure, panels: Sequence[Axes], ends: Sequence[Seque
 def spread_out(
     wished: "np.ndarray[tuple[int], np.dtype[np.float64]]", lines: Sequence[int], height: float
 ) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
-    """Places for labels of so many lines: none overlap, and the squared distances to `wished` are least.
+    """Positions of labels without overlap that minimise the squared distances to `wished`.
 
-    Subtracting what the labels below need turns "far enough apart" into "not falling".
+    After the heights of the labels below are subtracted, this is an isotonic regression.
     """
     from scipy.optimize import isotonic_regression
 
@@ -96,7 +96,7 @@ def spread_out(
         return wished
     order = np.argsort(wished, kind="stable")
     heights = LINE_HEIGHT * np.array(lines, dtype=float)[order]
-    needed = np.cumsum(heights) - (heights + heights[0]) / 2  # centre of each above the centre of the lowest
+    needed = np.cumsum(heights) - (heights + heights[0]) / 2  # height of each centre above the lowest centre
     level = isotonic_regression(wished[order] - needed).x
     top = max(0.0, height - needed[-1])
     places = np.empty_like(wished)
@@ -105,5 +105,5 @@ def spread_out(
 
 
 def panel_height(num_labels: int) -> float:
-    """In inches: enough for so many labels one above the other."""
+    """The height in inches that these labels need."""
     return max(4.4, (num_labels + 2) * LINE_HEIGHT / 72 + 1.2)

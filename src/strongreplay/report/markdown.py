@@ -1,8 +1,8 @@
-"""Tables inside Markdown files, made anew from records, between a mark that names the table and an end mark.
+"""Tables in Markdown files, updated from records, between a mark that names the table and an end mark.
 
 A mark is `<!-- results of STREAM, memory SIZE, net NET -->`, with several nets joined by " or ";
-`<!-- cpu protocol of STREAM, memory SIZE -->` or `<!-- cpu protocol: leads of SER -->`; that of the README's
-first table is `reproduction.BEGIN`.
+`<!-- cpu protocol of STREAM, memory SIZE -->` or `<!-- cpu protocol: leads of SER -->`; the first table of
+the README has the mark `reproduction.BEGIN`.
 """
 
 import re
@@ -24,7 +24,7 @@ ANY_MARK = re.compile("|".join([MARK.pattern, CPU_MARK.pattern, LEADS_MARK, re.e
 
 
 def renew(text: str, records: Sequence[RunRecord]) -> str:
-    """The text with the table of every mark made anew; a mark without an end is left alone."""
+    """The text with updated tables; a mark without an end mark is ignored."""
     cells, groups, small = judge_all(items(), records), group_records(records), cpu_cells(records)
 
     def table_of(mark: str) -> str:
@@ -45,7 +45,7 @@ def renew(text: str, records: Sequence[RunRecord]) -> str:
 
 
 def own_table(groups: Sequence[Group], cells: Sequence[Cell], stream: str, size: str, nets: str) -> str:
-    """A row a configuration, by accuracy in the first scenario; joint training, the upper bound, is last."""
+    """One row per configuration, sorted by accuracy in the first scenario; joint training is last."""
     wanted = set(nets.split(" or "))
     own = [
         g for g in groups if g.stream == stream and g.memory_size in (None, int(size)) and net_of(g) in wanted

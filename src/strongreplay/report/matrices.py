@@ -15,14 +15,14 @@ from strongreplay.report.styles import INK, TITLES, UPPER_BOUND, caption, matric
 from strongreplay.report.svg import set_tooltips
 from strongreplay.report.tables import Group
 
-MOST_NUMBERS = 10  # tasks; beyond, numbers in the cells of a matrix are too small to read
-SHADES = 64  # as many as can be told apart; each is a shape in the colour bar
+MOST_NUMBERS = 10  # tasks; with more, numbers in the cells are too small to read
+SHADES = 64  # more cannot be distinguished; each is a shape in the colour bar
 SQUARE = np.array([(-1, -1), (1, -1), (1, 1), (-1, 1)]) / 2
-GAPPED, CLOSED = 0.96, 1.02  # sides of a cell: small ones without gaps, which would come out unevenly
+GAPPED, CLOSED = 0.96, 1.02  # sides of a cell; small cells have no gaps, which would look uneven
 
 
 def matrices_figure(groups: list[Group], scenario: str) -> Figure:
-    """A panel a method, the mean over seeds in each cell."""
+    """One panel per method, with the mean over seeds in each cell."""
     found = [
         (style, matrices_of(g, scenario))
         for g, style in style_groups(groups[::-1])
@@ -47,7 +47,7 @@ def matrices_figure(groups: list[Group], scenario: str) -> Figure:
 
 
 def draw_matrix(panel: Axes, label: str, matrix: Matrix, count: int, shades: ScalarMappable) -> None:
-    """Cells on and below the diagonal; one shape in many places, which keeps the SVG small."""
+    """Draw cells on and below the diagonal, as one shape at many positions to keep the SVG small."""
     rows, columns = np.nonzero((np.tri(*matrix.shape) > 0) & np.isfinite(matrix))
     values, places = matrix[rows, columns], np.stack([columns, rows], axis=1) + 1
     colours = shades.to_rgba(values)

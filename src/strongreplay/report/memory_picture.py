@@ -1,4 +1,4 @@
-"""What a memory holds, as one picture: read from the checkpoints beside a record, without torch."""
+"""A picture of a memory's images, read from the checkpoints beside a record, without torch."""
 
 import base64
 import io
@@ -18,7 +18,7 @@ from strongreplay.storage import files
 from strongreplay.storage.checkpoints import TENSORS, checkpoints, read_files
 
 MOST_IMAGES = 200
-MOST_ROWS = 20  # classes that get a row of their own
+MOST_ROWS = 20  # classes; with more, classes do not have their own rows
 LARGEST = 32  # pixels a side; larger images are shrunk
 
 Pixels = npt.NDArray[np.uint8]
@@ -35,7 +35,7 @@ class MemoryContents:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPicture:
-    """A picture as a data address, the words that stand for it, and its size in pixels."""
+    """A picture as a data URL, its text description, and its size in pixels."""
 
     address: str
     text: str
@@ -44,7 +44,7 @@ class MemoryPicture:
 
 
 def grid_of(folder: Path, tell: Callable[[str], None]) -> MemoryPicture | None:
-    """The memory in the newest whole checkpoint of a folder; `tell` is called for each damaged one."""
+    """The memory in the newest complete checkpoint of a folder; `tell` is called for each damaged one."""
     for path in checkpoints(folder):
         try:
             contents = read_contents(path)
@@ -56,7 +56,7 @@ def grid_of(folder: Path, tell: Callable[[str], None]) -> MemoryPicture | None:
 
 
 def read_contents(path: Path) -> MemoryContents | None:
-    """None where the run kept no images; a DataError where the checkpoint is not whole."""
+    """The memory in a checkpoint; None if it has no images, a DataError if it is damaged."""
     from safetensors import SafetensorError, safe_open
 
     _, _, tree = read_files(path)
@@ -74,7 +74,7 @@ def read_contents(path: Path) -> MemoryContents | None:
 
 
 def checked(path: Path, images: Any, labels: Any) -> MemoryContents | None:
-    """Only raw images, grey or coloured, can be shown."""
+    """The contents if they are raw images, grey or colour; else None."""
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1] not in (1, 3):
         return None
     if labels is not None and labels.shape != (len(images),):
@@ -93,19 +93,19 @@ def find_number(node: Any, name: str) -> int | None:
 
 
 def draw(contents: MemoryContents) -> MemoryPicture:
-    """At most MOST_IMAGES of them: a row a class, or row after row where there are too many classes."""
+    """Draw at most MOST_IMAGES: one row per class, or continuous rows if there are too many classes."""
     rows = arrange(contents.labels, len(contents.images))
     height, width = contents.images.shape[2:]
     scale = min(1.0, LARGEST / max(height, width))
     size = max(1, round(width * scale)), max(1, round(height * scale))
-    # Transparent where nothing lies: a row of few images must look right on a light and on a dark page.
+    # The background is transparent, so that short rows look right on light and dark pages.
     sheet = draw_rows(contents.images, [Row(numbers) for numbers in rows], size, gap=1)
     address = "data:image/png;base64," + base64.b64encode(encode(sheet)).decode()
     return MemoryPicture(address, describe(contents, rows), *sheet.size)
 
 
 def arrange(labels: Labels | None, count: int) -> list[list[int]]:
-    """The numbers of the images to show, row by row."""
+    """The indices of the images to show, row by row."""
     if labels is None:
         return split_rows(choose_evenly(list(range(count)), MOST_IMAGES))
     order = np.argsort(labels, kind="stable")
@@ -121,7 +121,7 @@ def split_rows(numbers: list[int]) -> list[list[int]]:
 
 
 def encode(sheet: Image.Image) -> bytes:
-    """PNG of at most 255 colours and transparency: a third of the bytes, and no difference at this size."""
+    """PNG with 255 colours and transparency: a third of the bytes, and no visible difference."""
     buffer = io.BytesIO()
     sheet.quantize(256, method=Image.Quantize.FASTOCTREE).save(buffer, "PNG", optimize=True)
     return buffer.getvalue()

@@ -34,7 +34,7 @@ Line = list[tuple[Group, Summary]]
 
 
 def memory_figure(groups: list[Group], scenario: str = "") -> Figure:
-    """A line a method that has two sizes; for methods without memory a line across."""
+    """One line per method with at least two sizes; a horizontal line for methods without memory."""
     names = [scenario] if scenario else scenarios_of(groups)
     found = {name: lines for name in names if (lines := lines_of(groups, name))}
     most = max((len(lines) for lines in found.values()), default=0)
@@ -46,18 +46,18 @@ def memory_figure(groups: list[Group], scenario: str = "") -> Figure:
 
 
 def lines_of(groups: list[Group], scenario: str) -> list[Line]:
-    """Groups of one method and variant by memory size, the best first, where there are two sizes."""
+    """Groups of one method and variant by memory size, the best first, if there are two sizes."""
     lines: dict[tuple[str, str], Line] = defaultdict(list)
     for group in sorted(groups, key=lambda g: g.memory_size or 0):
         score = group.score(scenario, "average_accuracy")
-        if group.memory_size and score:  # an empty memory has no place on a log axis
+        if group.memory_size and score:  # a log axis has no zero
             lines[key_of(group)].append((group, score))
     return sorted((line for line in lines.values() if len(line) > 1), key=lambda line: -line[-1][1].mean)
 
 
 def draw_panel(panel: Axes, scenario: str, groups: list[Group], lines: list[Line]) -> list[LineEnd]:
     others = [group for group in groups if group.memory_size is None]
-    # Of two sizes only one may have a neighbour to be told apart from; the line has no such name.
+    # key_of drops the variant "published", which only some sizes of a line may have.
     shown = [replace(line[-1][0], variant=key_of(line[-1][0])[1]) for line in lines]
     styles = [style for _, style in style_groups([*shown, *others])]
     sizes = sorted({group.memory_size or 0 for line in lines for group, _ in line})

@@ -1,6 +1,6 @@
 """The report: one HTML file that needs nothing but a browser.
 
-What grows with the number of records is limited, and the page tells what was left out.
+Everything that grows with the number of records is limited, and the page says what was left out.
 """
 
 from datetime import UTC, datetime
@@ -60,7 +60,7 @@ def build(
 
 
 def render(context: dict[str, Any], groups: list[Group], paths: dict[int, Path]) -> str:
-    """Tables and details of very many configurations are shortened until the page is small enough."""
+    """Render the page; with very many configurations, shorten tables and details until it is small enough."""
     template = load_template()
     text = ""
     for divisor in (1, 2, 4, 8, 16, 32, 64):

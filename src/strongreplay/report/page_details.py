@@ -1,4 +1,4 @@
-"""Details of a configuration on the page: settings, versions, hardware, phases and where its records lie."""
+"""Details of a configuration on the page: settings, versions, hardware, phases and paths of records."""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ def details_of(group: Group, paths: dict[int, Path]) -> dict[str, Any]:
         "hardware": distinct(records, "hardware"),
         "recipes": list(dict.fromkeys(str(record.measured.get("recipe", "not known")) for record in records)),
         "phases": [phase_row(group, phase) for phase in phase_names(group)[:MOST_PHASES]],
-        # Seeds of one configuration lie in one folder, which is enough to name.
+        # All seeds of a configuration are in one folder, so its name suffices.
         "places": [str(places[0])] if len(places) == 1 else folders[:MOST_FOLDERS],
     }
 
@@ -40,6 +40,6 @@ def phase_row(group: Group, phase: str) -> dict[str, Any]:
 
 
 def distinct(records: tuple[RunRecord, ...], section: str) -> list[str]:
-    """Each combination that occurs, once."""
+    """Each combination of values, once."""
     every = (record.measured.get(section, {}) for record in records)
     return list(dict.fromkeys(", ".join(f"{key} {value}" for key, value in table.items()) for table in every))

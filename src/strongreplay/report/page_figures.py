@@ -1,4 +1,4 @@
-"""Figures and pictures of memories on the page, as many as there is room and time for."""
+"""Figures and pictures of memories on the page, limited by size and time."""
 
 import re
 from collections import Counter
@@ -16,13 +16,13 @@ from strongreplay.report.tables import Group
 from strongreplay.report.verdicts import Cell
 
 MOST_FIGURES, MOST_FIGURE_BYTES = 24, 700_000
-MOST_WORK, MANY = 320, 2000  # entries in all figures; a sixteenth of it with many records: drawing is slow
-MOST_ENTRIES = 40  # of one figure; more cannot be told apart
+MOST_WORK, MANY = 320, 2000  # entries in all figures; with many records a sixteenth, because drawing is slow
+MOST_ENTRIES = 40  # of one figure; more cannot be distinguished
 MOST_GRIDS, MOST_GRID_BYTES = 12, 500_000
 
 
 def draw_figures(groups: list[Group], cells: list[Cell], progress: Progress) -> dict[str, Any]:
-    """As inline SVG, with the titles of those that are left out."""
+    """Figures as inline SVG, and the titles of those that are left out."""
     progress("planning figures", 0, 1)
     plans = plan_figures(groups, cells)
     num_records = sum(len(group.records) for group in groups)
@@ -33,7 +33,7 @@ def draw_figures(groups: list[Group], cells: list[Cell], progress: Progress) -> 
     for number, plan in enumerate(chosen):
         progress("drawing figures", number, len(chosen))
         figure = plan.draw()
-        figure.set_label(f"figure{number}")  # its ids in the page begin with it
+        figure.set_label(f"figure{number}")  # prefix of its ids in the page
         svg = as_svg(figure) if figure.axes else ""  # without panels there is nothing to draw
         if size + len(svg) > MOST_FIGURE_BYTES:
             left_out.append(plan.title)
@@ -45,13 +45,13 @@ def draw_figures(groups: list[Group], cells: list[Cell], progress: Progress) -> 
 
 
 def width_in_pixels(svg: str) -> int:
-    """Text is equally large in every figure; matplotlib counts points."""
+    """The width for equal text sizes in all figures, converted from matplotlib's points."""
     found = re.search(r'viewBox="[-\d.]+ [-\d.]+ ([\d.]+)', svg)
     return round(float(found[1]) * 1.35) if found else 720
 
 
 def choose_figures(plans: list[PlannedFigure], most_work: int) -> list[PlannedFigure]:
-    """Some of every kind, and of each kind some of every stream, as far as there is room."""
+    """Choose figures of every kind, and of every stream within a kind, up to the limit."""
     turns = take_turns(take_turns(plans, lambda plan: (plan.kind, plan.stream)), lambda plan: plan.kind)
     chosen: list[PlannedFigure] = []
     for plan in turns:
@@ -72,7 +72,7 @@ def take_turns(plans: list[PlannedFigure], key: Callable[[PlannedFigure], object
 
 
 def draw_memories(groups: list[Group], found: Found, progress: Progress) -> dict[str, Any]:
-    """One a configuration, of the first seed whose state was kept; damaged states are added to `found`."""
+    """One picture per configuration, from the first seed with a state; adds damaged states to `found`."""
     kept = [(group, state) for group in groups if (state := find_state(group, found.paths))]
     shown, size = [], 0
     for number, (group, (seed, folder)) in enumerate(kept[:MOST_GRIDS]):

@@ -1,4 +1,4 @@
-"""Rows of the page's tables: one's own runs, the cells of the paper, and paired tests."""
+"""Rows of the page's tables: a user's own runs, the cells of the paper, and paired tests."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -58,13 +58,13 @@ def target_name(target: str) -> str:
 
 
 def method_name(item: PaperCell) -> str:
-    """The method, and the terms it is left with in the ablation."""
+    """The method and, in the ablation, its terms."""
     changed = ", ".join(str(value).replace(",", ", ") for _, value in item.settings)
     return PRINTED[item.method] + (f" ({changed})" if changed else "")
 
 
 def filter_options(cells: list[Cell]) -> dict[str, dict[str, str]]:
-    """What there is to choose from, in the order of the paper: value -> text."""
+    """The options of each filter, in the order of the paper: value -> text."""
     return {
         "stream": {cell.item.stream: cell.item.stream for cell in cells},
         "method": {cell.item.method: PRINTED[cell.item.method] for cell in cells},
@@ -82,7 +82,7 @@ def paired_row(test: PairedTest) -> dict[str, Any]:
 
 
 def own_tables(groups: list[Group]) -> list[dict[str, Any]]:
-    """One for each stream, memory size and net; configurations without memory are in each size."""
+    """A table for each stream, memory size and net; configurations without memory are in each size."""
     tables: dict[tuple[str, str], list[Group]] = {}
     for group in groups:
         tables.setdefault((group.stream, net_of(group)), []).append(group)
@@ -91,7 +91,7 @@ def own_tables(groups: list[Group]) -> list[dict[str, Any]]:
         sizes = sorted({group.memory_size for group in own if group.memory_size is not None})
         for size in sizes or (None,):
             here = [group for group in own if group.memory_size in (None, size)]
-            # Between these rows, what tells the tables apart need not be said again.
+            # Variants are named anew: rows need not repeat stream, net and size of the table.
             found.append(own_table(stream, size, net, sorted(tell_apart(here), key=rank_in_table)))
     return found
 
@@ -101,7 +101,7 @@ def rank_in_table(group: Group) -> tuple[bool, float]:
 
 
 def own_table(stream: str, size: int | None, net: str, groups: list[Group]) -> dict[str, Any]:
-    """Accuracies first, so that they are in sight on a narrow screen."""
+    """Accuracies come first, so that they are visible on a narrow screen."""
     scenarios = scenarios_of(groups)
     wanted = [(scenario, *score) for score in SCORES for scenario in scenarios]
     columns = [
@@ -132,7 +132,7 @@ def own_row(group: Group, scores: list[tuple[Summary | None, bool]]) -> dict[str
 def mark_best(
     groups: list[Group], scores: list[Summary | None], best_of: Callable[[list[float]], float]
 ) -> list[tuple[Summary | None, bool]]:
-    """Whether each is the best; joint training is an upper bound, not a competitor."""
+    """Mark the best; joint training is an upper bound and is never marked."""
     rivals = [s.mean for s, group in zip(scores, groups, strict=True) if s and group.method != UPPER_BOUND]
     best = best_of(rivals) if len(rivals) > 1 else None
     return [
@@ -142,7 +142,7 @@ def mark_best(
 
 
 def full_name(group: Group) -> str:
-    """With the settings of the data: a run on a part of a stream must not look like one on all of it."""
+    """The name with the data settings, so that a run on a part of a stream is not mistaken for a full one."""
     data = group.records[0].config.get("data")
     parts = data.items() if isinstance(data, dict) else ()
     limits = ", ".join(f"data.{key}={value}" for key, value in parts if value)

@@ -1,4 +1,4 @@
-"""Text for the page: short, and without characters that would disturb it."""
+"""Text for the page: shortened, and without control characters."""
 
 import unicodedata
 
@@ -6,7 +6,7 @@ LONGEST = 200  # characters of a name; the rest is left out
 
 
 def safe_text(value: object) -> str:
-    """Control characters and marks that turn the direction of text become visible question marks.
+    """Replace control characters and marks that change the text direction by question marks.
 
     A name from a record could otherwise reverse the text around it, or look like another name.
     """

@@ -21,7 +21,7 @@ class Place(NamedTuple):
     stream: str
     memory_size: int | None
     scenario: str
-    target: str = ""  # the table of the paper, where the runs are the paper's
+    target: str = ""  # the table of the paper, if the runs belong to one
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class PairedTest:
     place: Place
     method: str
     other: str
-    own_score: Summary | None  # over all its seeds
+    own_score: Summary | None  # over all seeds of the method
     other_score: Summary | None
-    gap: Summary | None  # over the common seeds, in points; positive where the method is better
+    gap: Summary | None  # over the common seeds, in points; positive if the method is better
     p: float | None
 
     @property
@@ -53,7 +53,7 @@ class PairedTest:
 
 
 def compare_cells(cells: Iterable[Cell], method: str = "ser") -> list[PairedTest]:
-    """A method against each other one in the same column of Table 1 or 2, under the same protocol."""
+    """A method against every other one in the same column of Table 1 or 2, with the same protocol."""
     columns: dict[Place, dict[str, Scores]] = {}
     for cell in cells:
         item = cell.item
@@ -62,16 +62,16 @@ def compare_cells(cells: Iterable[Cell], method: str = "ser") -> list[PairedTest
             columns.setdefault(place, {})[item.method] = scores_by_seed(cell.records, item.scenario)
     found: list[PairedTest] = []
     for place, column in columns.items():
-        without = columns.get(place._replace(memory_size=None), {})  # methods that keep no samples
+        without = columns.get(place._replace(memory_size=None), {})  # methods without memory
         if method in column:
             found += compare_scores(place, method, without | column)
     return found
 
 
 def compare_groups(groups: Sequence[Group], name: str) -> list[PairedTest]:
-    """The same for one's own runs. `name` is a method, or a configuration as tables print it ("SER (tuned)").
+    """The same for a user's own runs. `name` is a method, or a configuration as in tables ("SER (tuned)").
 
-    Runs are compared within a stream, memory size and scenario; those without memory join each size.
+    Runs are compared within a stream, memory size and scenario; those without memory are in each size.
     """
     wanted = [group for group in groups if name.lower() in (group.method.lower(), label_of(group).lower())]
     if not wanted:
@@ -92,7 +92,7 @@ def scores_by_seed(records: Iterable[RunRecord], scenario: str) -> Scores:
 
 
 def compare_scores(place: Place, method: str, scores: Mapping[str, Scores]) -> list[PairedTest]:
-    """One method against all others of a column; Holm counts these tests."""
+    """One method against all others of a column; Holm's correction is over these tests."""
     own = scores[method]
     tests = [
         PairedTest(
@@ -116,7 +116,7 @@ def paired_t(own: Scores, other: Scores) -> tuple[Summary | None, float | None]:
 
 
 def correct_after_holm(tests: Sequence[PairedTest]) -> list[PairedTest]:
-    """Of k tests the smallest p counts k times, the next k - 1 times, none less than the one before it."""
+    """Holm: multiply the smallest of k p-values by k, the next by k - 1, and so on, never decreasing."""
     ranked = sorted((test.p, place) for place, test in enumerate(tests) if test.p is not None)
     corrected, least = list(tests), 0.0
     for number, (p, place) in enumerate(ranked):

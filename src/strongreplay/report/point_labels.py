@@ -1,7 +1,7 @@
-"""Points in a plane, each with its label beside it where there is room.
+"""Points in a plane, each with its label in a free place nearby.
 
-Labels are placed by hand-written code: on our largest planes adjustText left 3 to 18 labels on each other
-where this leaves none, and took four times as long.
+The placement is our own code: on our largest planes adjustText left 3 to 18 labels overlapping, while this
+leaves none, and took four times as long.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ MARKER = 4.0  # points, half the side of the square a marker needs
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A marker with its label beside it and its text under the pointer."""
+    """A marker with its label and its tooltip."""
 
     x: float
     y: float
@@ -44,8 +44,8 @@ def draw_points(panel: Axes, points: list[Point]) -> None:
 
 
 def label_points(figure: Figure, panels: list[Axes], points: list[list[Point]]) -> None:
-    """A label that has to stand apart from its point is joined to it by a thin line."""
-    freeze_layout(figure)  # where the points are is known only now
+    """Place the labels; a thin line connects a point with a distant label."""
+    freeze_layout(figure)  # the positions of the points are known only after layout
     for panel, own in zip(panels, points, strict=True):
         place_labels(panel, own, 72 / figure.dpi)
 
@@ -65,7 +65,7 @@ def place_labels(panel: Axes, points: list[Point], scale: float) -> None:
         ]
         gap, box = offsets[costs.index(min(costs))]
         taken.append(move(box, here))
-        if gap > GAPS[0]:  # later labels keep off the line to this one
+        if gap > GAPS[0]:  # later labels avoid the line to this one
             taken += [box_around(*step, MARKER, MARKER) for step in steps_along(here, box)]
         line = {"arrowstyle": "-", "color": "#999999", "linewidth": 0.6, "shrinkA": 0, "shrinkB": 3}
         label = panel.annotate(
@@ -83,7 +83,7 @@ def place_labels(panel: Axes, points: list[Point], scale: float) -> None:
 
 
 class Box(NamedTuple):
-    """A rectangle; matplotlib's own takes most of the time when thousands are compared."""
+    """A rectangle; comparing thousands of matplotlib's rectangles is slow."""
 
     x0: float
     y0: float
@@ -118,7 +118,7 @@ def crowding(box: Box, taken: list[Box], frame: Box) -> float:
 
 
 def crossing(start: Sequence[float], box: Box, taken: list[Box]) -> float:
-    """What a line to a label would cross, apart from the marker it begins at."""
+    """The cost of the boxes that a line to a label would cross, without the marker at its start."""
     steps = steps_along(start, box)
     others = [other for other in taken if not other.contains(start[0], start[1])]
     return sum(LABEL_SIZE for step in steps for other in others if other.contains(*step))

@@ -1,8 +1,8 @@
-"""The cpu protocol beside the paper: a table of its own, and whether the paper's ordering shows up in it.
+"""Results of the cpu protocol: tables, and whether they confirm the paper's ordering of methods.
 
-No result of it is judged against a printed number, since net and epochs differ. What can be compared is the
-ordering: in a column where the paper prints SER ahead of another method, is it ahead here, over common seeds,
-and by as much? Intervals are Student's, 95 %, of the paired differences.
+They are not compared with printed numbers, because net and epochs differ. The ordering can be compared: if
+the paper prints SER ahead of another method, is it ahead here, over common seeds, and by as much? Intervals
+are Student's 95 % intervals of the paired differences.
 """
 
 from collections import Counter
@@ -33,7 +33,7 @@ MARGIN_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """By how much SER is ahead of another method: as printed, and here over the seeds both have."""
+    """The lead of SER over another method: as printed, and here over common seeds."""
 
     test: PairedTest
     printed: float
@@ -41,7 +41,7 @@ class Lead:
 
     @property
     def ordering(self) -> str:
-        """Of the paper: confirmed, contradicted, or neither shown."""
+        """Whether the paper's ordering is confirmed, contradicted, or neither."""
         if self.here.half_width is None or self.test.count < FEWEST_SEEDS:
             return "too few seeds"
         if abs(self.here.mean) <= self.here.half_width:
@@ -50,7 +50,7 @@ class Lead:
 
     @property
     def size(self) -> str:
-        """Of the lead, beside the printed one."""
+        """The size of the lead, compared with the printed one."""
         if self.here.half_width is None or self.test.count < FEWEST_SEEDS:
             return "too few seeds"
         if abs(self.here.mean - self.printed) <= self.here.half_width:
@@ -59,12 +59,12 @@ class Lead:
 
 
 def cpu_cells(records: Iterable[RunRecord]) -> list[Cell]:
-    """The paper's cells with what was measured under the cpu protocol."""
+    """The paper's cells with the results of the cpu protocol."""
     return judge_all(items("cpu"), records)
 
 
 def summary(records: Sequence[RunRecord]) -> str:
-    """One line: how much was run under the cpu protocol, and what it says about the paper's ordering."""
+    """One line: how many cells were run with the cpu protocol, and how many leads of SER are confirmed."""
     cells = cpu_cells(records)
     found = Counter(lead.ordering for lead in leads(cells))
     said = ", ".join(f"{found[word]} {word}" for word in ORDERINGS if found[word]) or "none compared"
@@ -79,7 +79,7 @@ def as_markdown(records: Sequence[RunRecord]) -> str:
 
 
 def leads(cells: Sequence[Cell]) -> list[Lead]:
-    """SER against every other method of a column that both have runs and printed numbers in."""
+    """SER against every other method of a column, if both have runs and printed numbers."""
     printed = {
         (c.item.target, c.item.stream, c.item.memory_size, c.item.scenario, c.item.method): c.item.mean
         for c in cells
@@ -88,7 +88,7 @@ def leads(cells: Sequence[Cell]) -> list[Lead]:
     for test in compare_cells(cells):
         place = test.place
         own = printed[place.target, place.stream, place.memory_size, place.scenario, test.method]
-        sizes = (place.memory_size, None)  # methods that keep no samples have no size
+        sizes = (place.memory_size, None)  # methods without memory have no size
         others = (printed.get((place.target, place.stream, s, place.scenario, test.other)) for s in sizes)
         other = next((mean for mean in others if mean is not None), None)
         if own is not None and other is not None and test.gap:
@@ -112,7 +112,7 @@ def lead_table(cells: Sequence[Cell]) -> str:
 
 
 def stream_table(records: Sequence[RunRecord], stream: str, size: int) -> str:
-    """Everything run on one stream, best last and joint training behind it, beside the printed means."""
+    """All runs on one stream, the best last, then joint training, with the printed means."""
     groups = [
         group
         for group in group_records(records)
@@ -135,13 +135,13 @@ def stream_table(records: Sequence[RunRecord], stream: str, size: int) -> str:
 
 
 def printed_means() -> dict[tuple[str | None, str], float | None]:
-    """By configuration and scenario. Tables 1 and 2 come last: Table 4 repeats some of their cells."""
+    """Printed means by configuration and scenario. Tables 1 and 2 override Table 4, which repeats cells."""
     cells = sorted(items("cpu"), key=lambda item: item.target in ("table1", "table2"))
     return {(c.fingerprint, c.scenario): c.mean for c in cells if c.score == "average_accuracy" and c.mean}
 
 
 def hours(group: Group) -> str:
-    """Of the quickest seed, evaluation and checkpoints too: others may have waited for a busy machine."""
+    """Hours of the fastest seed, with evaluation and checkpoints; others may have shared the machine."""
     spent = [
         sum(phase["seconds"] for phase in record.measured.get("phases", {}).values())
         for record in group.records

@@ -30,7 +30,7 @@ def texts(cell: Cell, spread: Spread = "interval") -> tuple[str, ...]:
 
 
 def table_title(spread: Spread = "interval") -> str:
-    """What the numbers of `texts` mean."""
+    """A title that explains the numbers of `texts`."""
     return f"published and ours: mean ± {SPREAD_NAMES[spread]} (runs), in per cent"
 
 
@@ -91,7 +91,7 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> lis
 
 
 def as_csv(cells: Iterable[Cell]) -> str:
-    """A row a cell, in numbers, empty where there is none."""
+    """One row per cell, as numbers; missing numbers are empty."""
     head = (
         "cell,target,stream,memory,method,setting,score,published_mean,published_sd,published_n,ours_mean,ours_sd,"
         "ours_n,ours_half_width,difference,low,high,cpu_mean,cpu_n,verdict,note,why_none"
@@ -131,7 +131,7 @@ def latex(text: str) -> str:
 
 
 def readme_table(cells: Sequence[Cell], records: Sequence[RunRecord]) -> str:
-    """The MNIST columns of Table 2: a row for each stream and memory size; last SER with tuned settings."""
+    """The MNIST columns of Table 2: a row for each stream and memory size; the last column is tuned SER."""
     rows = []
     found = {
         (c.item.stream, c.item.memory_size, c.item.method): c for c in cells if c.item.target == "table2"
@@ -153,7 +153,7 @@ def readme_table(cells: Sequence[Cell], records: Sequence[RunRecord]) -> str:
 
 
 def tuned(cell: Cell, records: Sequence[RunRecord]) -> Summary | None:
-    """With the tuned recipe of a cell that was run; everything else is as in the cell."""
+    """The score of a cell's configuration with the tuned recipe."""
     if not cell.records:
         return None
     item, wanted = cell.item, tuned_fingerprint(cell.records[0].config)

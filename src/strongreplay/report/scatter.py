@@ -29,7 +29,7 @@ FinishPanel = Callable[[Axes, list[tuple[Group, Style]], str], None]
 
 
 def plane_figure(groups: list[Group], scenario: str = "") -> Figure:
-    """What was learnt against what is left of it in the end."""
+    """Plasticity (accuracy just after learning) against stability (accuracy in the end)."""
     return draw_plane(groups, scenario, plane_point, finish_plane)
 
 
@@ -39,7 +39,7 @@ def time_figure(groups: list[Group], scenario: str = "") -> Figure:
 
 
 def draw_plane(groups: list[Group], scenario: str, make: MakePoint, finish: FinishPanel) -> Figure:
-    """A panel a scenario, a point a group; joint training is a line across."""
+    """One panel per scenario, one point per group; joint training is a horizontal line."""
     styled = style_groups(groups)
     names = [scenario] if scenario else scenarios_of(groups)
     found = {name: [p for g, style in styled if (p := make(g, style, name))] for name in names}
@@ -75,9 +75,9 @@ def finish_plane(panel: Axes, styled: list[tuple[Group, Style]], scenario: str) 
 
 
 def draw_no_loss(panel: Axes) -> None:
-    """The diagonal, where a method that forgets nothing lies, as far as the panel reaches."""
+    """Draw the diagonal, on which a method without forgetting lies."""
     left, right, low, high = *panel.get_xlim(), *panel.get_ylim()
-    if min(right, high) - max(left, low) > (right - left) / 10:  # more than a corner
+    if min(right, high) - max(left, low) > (right - left) / 10:  # skip it if only a corner would show
         panel.plot([0, 100], [0, 100], color="#999999", linewidth=0.8, label="nothing lost", zorder=1)
         panel.set(xlim=(left, right), ylim=(low, high))
 

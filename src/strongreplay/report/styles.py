@@ -1,7 +1,7 @@
-"""How a configuration looks and what it is called in figures.
+"""The style and the label of a configuration in figures.
 
 At most eight configurations of a figure are in colour: the bounds, SER and its closest rivals. Each of them
-has a colour and a marker of its own. The others are thin and grey, with their names beside them.
+has its own colour and marker. The others are thin and grey, with their names beside them.
 """
 
 import re
@@ -21,13 +21,13 @@ GREY, GREY_TEXT = "#A9A9A9", "#7A7A7A"  # readable on a light and on a dark page
 ORDER = tuple(sorted(METHOD_ROWS, key=method_look))
 PRINTED = {name: row.label for name, row in METHOD_ROWS.items()}
 TITLES = {"class-il": "Class-IL", "task-il": "Task-IL", "domain-il": "Domain-IL"}
-INK = "#111111"  # on data colours; pure black becomes the page's text colour, which may be light
+INK = "#111111"  # text on data colours; pure black would become the page's text colour, which may be light
 LOWER_BOUND, UPPER_BOUND = "sgd", "joint"
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """What tells one configuration from the others; the grey ones have no marker."""
+    """Label, colour and marker of a configuration; grey ones have no marker."""
 
     label: str
     colour: str
@@ -44,7 +44,7 @@ def style_groups(groups: Iterable[Group]) -> list[tuple[Group, Style]]:
     groups = list(groups)
     coloured = choose_coloured(groups)
     numbers: dict[tuple[str, str], int] = {}
-    # By name, so that a look depends on what is in the figure and not on who is better; variants come last.
+    # Sorted by name, so that styles do not depend on the results; variants come last.
     for key in sorted(coloured, key=lambda key: (key[1] != "", method_look(key[0]), key)):
         free = [number for number in range(MOST_COLOURED) if number not in numbers.values()]
         wished = method_look(key[0]) % MOST_COLOURED
@@ -62,12 +62,12 @@ def style_of(group: Group, number: int | None) -> Style:
 
 
 def key_of(group: Group) -> tuple[str, str]:
-    """The same for all memory sizes; a recipe's name stays away where there is nothing to tell apart."""
+    """Method and variant, without "published"; the key is the same for all memory sizes."""
     return group.method, "" if group.variant == "published" else group.variant
 
 
 def choose_coloured(groups: Sequence[Group]) -> set[tuple[str, str]]:
-    """All if they are few; else bounds, SER, a user's own methods, and those closest to SER in accuracy."""
+    """All if there are few; else bounds, SER, a user's methods, and those closest to SER in accuracy."""
     keys = {key_of(group) for group in groups if group.method != UPPER_BOUND}
     limit = MOST_COLOURED - any(group.method == UPPER_BOUND for group in groups)
     if len(keys) <= limit:
@@ -86,23 +86,23 @@ def mean_accuracy(groups: Sequence[Group]) -> float:
 
 
 def label_of(group: Group) -> str:
-    """As papers print it, such as "DER++ (alpha=3)"."""
+    """The label as papers print it, such as "DER++ (alpha=3)"."""
     variant = re.sub(r"\bmethod\.", "", group.variant)
     return printable(group.label + (f" ({variant})" if variant else ""))
 
 
 def printable(text: str) -> str:
-    """Control characters, and those that turn the direction of text, become question marks."""
+    """Replace control characters, and those that change the text direction, by question marks."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def wrap(text: str, width: int = 34) -> str:
-    """In lines, for matplotlib, in which a dollar sign would begin a formula."""
+    """Break text into lines and escape dollar signs, which start a formula in matplotlib."""
     return fill(text, width).replace("$", r"\$")
 
 
 def matrices_of(group: Group, scenario: str) -> list[metrics.Matrix]:
-    """A matrix a seed; a run that stopped early is left out where others went further."""
+    """One matrix per seed; runs that stopped earlier than others are left out."""
     found = [metrics.as_matrix(r.matrix(scenario)) for r in group.records if scenario in r.scenarios]
     longest = max((matrix.shape for matrix in found), default=(0, 0))
     return [matrix for matrix in found if matrix.shape == longest and matrix.size]
@@ -118,7 +118,7 @@ def sizes_of(groups: Iterable[Group]) -> list[int]:
 
 
 def net_of(group: Group) -> str:
-    """Such as "cnn, width 8", or "resnet18, width 20, cpu protocol"; empty where the record does not tell.
+    """Such as "cnn, width 8", or "resnet18, width 20, cpu protocol"; empty if the record does not say.
 
     Groups that differ in this are never in one table or figure.
     """
@@ -131,7 +131,7 @@ def net_of(group: Group) -> str:
 
 
 def caption(groups: Iterable[Group], *more: str) -> str:
-    """What all groups of a figure have in common."""
+    """A text of what all groups of a figure have in common."""
     groups = list(groups)
     sizes, nets = sizes_of(groups), {net_of(group) for group in groups}
     parts = [" and ".join(sorted({printable(group.stream) for group in groups}))]

@@ -1,6 +1,6 @@
 """One number over seeds: mean, sample deviation, number of runs, and the 95 % interval of the mean.
 
-Every table, figure and page shows `mean ± half the interval`; the deviation only where it is asked for.
+Every table, figure and page shows `mean ± half the interval`; the deviation only on request.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ SPREAD_NAMES: dict[Spread, str] = {"interval": "95 % interval", "sd": "sample de
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Mean over runs. Deviation and count are None where unknown, as for some published numbers."""
+    """Mean over runs. Deviation and count are None if unknown, as for some published numbers."""
 
     mean: float
     deviation: float | None
@@ -43,7 +43,7 @@ class Summary:
 
 
 def summarise(values: Iterable[float | None]) -> Summary | None:
-    """None where there is nothing to summarise, such as the forgetting of joint training."""
+    """The summary of the values; None if there are none, such as the forgetting of joint training."""
     numbers = [value for value in values if value is not None]
     if not numbers:
         return None

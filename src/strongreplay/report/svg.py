@@ -1,8 +1,8 @@
-"""Figures as files, and as SVG for a page: values under the pointer, text in the colour of the page.
+"""Figures as files, and as SVG for a page: with tooltips, and text in the colour of the page.
 
-`set_tooltips` stores texts in an artist's group id, which matplotlib writes into the SVG; there each mark of
-the artist gets its text as a title. Other ids that are still needed begin with the figure's name, so that
-several figures can share a page.
+`set_tooltips` stores texts in an artist's group id, which matplotlib writes into the SVG; then each mark of
+the artist gets its text as a title. Other ids get the figure's name as prefix, so that several figures can
+share a page.
 """
 
 import hashlib
@@ -30,12 +30,12 @@ NO_TURN = re.compile(r"rotate\(-?0(\.0+)? [^)]*\)")
 
 
 def set_tooltips(artist: Artist, texts: Sequence[str]) -> None:
-    """A text for each mark of an artist, in the order they are drawn."""
+    """Set a text for each mark of an artist, in drawing order."""
     artist.set_gid(json.dumps(list(texts)))
 
 
 def as_svg(figure: Figure) -> str:
-    """Markup for the body of a page: as wide as its place, text in the page's colour, no background."""
+    """Markup for a page: full width, text in the page's colour, no background."""
     root = svg_tree(figure, transparent=True)
     for key in ("width", "height"):
         root.attrib.pop(key, None)
@@ -48,10 +48,10 @@ def save(figure: Figure, folder: Path, name: str) -> list[Path]:
 
 
 def write(figure: Figure, path: Path) -> Path:
-    """One file on white, in the format of its suffix."""
+    """Write one file with a white background, in the format of its suffix."""
     if path.suffix == ".svg":
         root = svg_tree(figure)
-        root.set("color", "black")  # also where the text around it is light
+        root.set("color", "black")  # also on a page with light text
         files.write_text(path, ET.tostring(root, encoding="unicode") + "\n")
     else:
         freeze_layout(figure)
@@ -62,7 +62,7 @@ def write(figure: Figure, path: Path) -> Path:
 
 
 def freeze_layout(figure: Figure) -> None:
-    """Lay out once: otherwise every drawing does it again, twice."""
+    """Compute the layout once; otherwise every drawing computes it twice."""
     if isinstance(figure.get_layout_engine(), ConstrainedLayoutEngine):
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
@@ -81,7 +81,7 @@ def svg_tree(figure: Figure, transparent: bool = False) -> ET.Element:
         add_titles(node)
         share_style(node)
     rename_ids(root, prefix_of(figure, buffer.getvalue()))
-    # The style sheet that was removed would have applied to the whole page.
+    # The removed style sheet would have applied to the whole page.
     root.attrib |= {
         "xmlns": SVG.strip("{}"),
         "stroke-linejoin": "round",
@@ -100,7 +100,7 @@ def remove_tags(root: ET.Element, tags: tuple[str, ...]) -> None:
 
 
 def simplify(node: ET.Element) -> None:
-    """Names without namespace, numbers as fine as can be seen, no style that the whole figure shares."""
+    """Remove namespaces and styles that the whole figure shares, and round numbers to visible precision."""
     node.tag = node.tag.removeprefix(SVG)
     node.tail = None
     if node.tag != "text":
@@ -121,7 +121,7 @@ def shorten(found: re.Match[str]) -> str:
 
 
 def add_titles(group: ET.Element) -> None:
-    """The texts of an artist, one into each of its marks: markers where there are any, else shapes."""
+    """Add each text of an artist to one of its marks: markers if there are any, else shapes."""
     if not group.get("id", "").startswith("["):
         return
     shapes = [n for child in group if child.tag != "defs" for n in child.iter() if n.tag in ("use", "path")]
@@ -133,7 +133,7 @@ def add_titles(group: ET.Element) -> None:
 
 
 def share_style(group: ET.Element) -> None:
-    """Markers of one line have one style: it moves to their group."""
+    """Move the style that all markers of a line share to their group."""
     styles = {child.get("style") for child in group}
     if len(group) > 1 and len(styles) == 1 and all(child.tag == "use" for child in group):
         group.set("style", styles.pop() or "")
@@ -142,7 +142,7 @@ def share_style(group: ET.Element) -> None:
 
 
 def rename_ids(root: ET.Element, prefix: str) -> None:
-    """Ids that something refers to become the prefix and a number; the others are removed."""
+    """Rename ids that are referenced to the prefix and a number; remove the others."""
     used = {name for node in root.iter() for text in node.attrib.values() for name in REFERENCE.findall(text)}
     used |= {node.attrib["href"][1:] for node in root.iter() if node.get("href", "").startswith("#")}
     short = {name: f"{prefix}-{number}" for number, name in enumerate(sorted(used))}
@@ -157,6 +157,6 @@ def rename_ids(root: ET.Element, prefix: str) -> None:
 
 
 def prefix_of(figure: Figure, svg: str) -> str:
-    """From the figure's name, or from what it shows; short, as thousands of cells may refer to it."""
+    """A prefix from the figure's name or contents; short, because thousands of cells may refer to it."""
     name = str(figure.get_label()) or svg
     return "f" + hashlib.sha256(name.encode()).hexdigest()[:7]

@@ -1,4 +1,4 @@
-"""Records in groups: one for each configuration, with a name that tells it from its neighbours."""
+"""Groups of records: one for each configuration, with a name that distinguishes it from the others."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -22,7 +22,7 @@ class Group:
     method: str
     memory_size: int | None
     records: tuple[RunRecord, ...]
-    variant: str = ""  # tells two configurations of one method apart
+    variant: str = ""  # distinguishes configurations of one method
 
     @property
     def protocol(self) -> str:
@@ -30,12 +30,12 @@ class Group:
 
     @property
     def place(self) -> str:
-        """What it may be compared within: the stream, and the protocol where it is not the paper's."""
+        """The stream, with the protocol unless it is the paper's; only groups of one place are compared."""
         return self.stream if self.protocol == "full" else f"{self.stream}-{self.protocol}"
 
     @property
     def label(self) -> str:
-        """The method as papers print it; a user's method says in its records what it is called."""
+        """The method as papers print it; the label of a user's method is in its records."""
         recorded = self.records[0].measured.get("label") if self.records else None
         return recorded if isinstance(recorded, str) and recorded else method_label(self.method)
 
@@ -44,7 +44,7 @@ class Group:
         return self.label + (f" ({self.variant})" if self.variant else "")
 
     def score(self, scenario: str, name: str) -> Summary | None:
-        """Over the seeds that have it."""
+        """The summary of a score over the seeds that have it."""
         return summarise(
             record.score(scenario, name) for record in self.records if scenario in record.scenarios
         )
@@ -63,13 +63,13 @@ def group_records(records: Iterable[RunRecord]) -> list[Group]:
 
 
 def rank(group: Group) -> tuple[str, int, float]:
-    scenarios = group.records[0].scenarios  # none where a run stopped before its first task was learnt
+    scenarios = group.records[0].scenarios  # empty if a run stopped before the end of its first task
     accuracy = group.score(scenarios[0], "average_accuracy") if scenarios else None
     return group.stream, group.memory_size or 0, accuracy.mean if accuracy else 0.0
 
 
 def tell_apart(groups: Iterable[Group]) -> list[Group]:
-    """With variants that name the recipe of a configuration, or else the settings in which it differs."""
+    """Add variants to groups: the name of the recipe, or else the settings that differ."""
     twins: dict[tuple[str, str, int | None, str], list[Group]] = defaultdict(list)
     for group in groups:
         twins[group.stream, group.method, group.memory_size, group.protocol].append(group)
@@ -77,9 +77,10 @@ def tell_apart(groups: Iterable[Group]) -> list[Group]:
 
 
 def name_variants(alike: list[Group]) -> Iterator[Group]:
-    """Settings as key=value, against those the paper used where they are among the twins, else all that vary.
+    """Name settings as key=value: those that differ from the paper's configuration if it is in `alike`, else
+    all that vary.
 
-    One left at none is not named, unless it differs from the paper's: it is no value of its own.
+    A setting that is None is not named, unless it differs from the paper's.
     """
     if len(alike) == 1:
         yield replace(alike[0], variant="")
@@ -101,12 +102,12 @@ def name_variants(alike: list[Group]) -> Iterator[Group]:
 
 @cache
 def of_the_paper() -> frozenset[str]:
-    """The fingerprints of all configurations that a cell of the paper stands for."""
+    """The fingerprints of all configurations of the paper's cells."""
     return frozenset(fingerprints().values())
 
 
 def tuned_fingerprint(published: dict[str, Any]) -> str | None:
-    """That of the tuned recipe on top of a published configuration; none where there is no such recipe."""
+    """The fingerprint of a published configuration with the tuned recipe; None if there is no such recipe."""
     flat = flatten(published)
     place = flat["stream"], flat["method.name"], flat.get("method.memory_size")
     try:

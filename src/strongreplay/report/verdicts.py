@@ -1,15 +1,15 @@
-"""What was published beside what was measured, with a verdict for each cell of the paper.
+"""Published and measured numbers, with a verdict for each cell of the paper.
 
-The verdict is an equivalence test. It looks at Welch's 95 % interval of the difference of both means, ours
-minus published, turned so that more is better, and at a margin (2 points unless another is given):
+The verdict is an equivalence test. It uses Welch's 95 % interval of the difference of both means, ours minus
+published, with the sign chosen so that more is better, and a margin (default: 2 points):
 
 - better: the whole interval is above 0;
 - reproduced: the whole interval is above minus the margin;
 - below: the whole interval is under 0, and it reaches below minus the margin;
 - undecided: anything else, with the number of seeds that would decide it if means and deviations stay.
 
-An interval needs a deviation from at least three seeds: two can agree by chance. Where the paper prints no
-deviation, ours is taken for it, and five runs, the number the paper states for Tables 1 and 2.
+An interval needs a deviation from at least three seeds: two can agree by chance. If the paper prints no
+deviation, ours is used instead, with five runs, the number the paper states for Tables 1 and 2.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ from strongreplay.storage.records import RunRecord, fingerprint
 
 FEWEST_SEEDS = 3
 MARGIN = 2.0  # points
-MOST_SEEDS = 100  # more are not tried when looking for a number that decides
+MOST_SEEDS = 100  # upper limit of the search for a deciding number of seeds
 VERDICTS = ("better", "reproduced", "below", "undecided", "too few seeds", "not run", "no number")
 BETTER = {"average_accuracy": 1, "forgetting": -1}
 ByConfig = dict[tuple[str, str], dict[int, RunRecord]]  # stream and fingerprint -> seed -> record
@@ -30,19 +30,19 @@ ByConfig = dict[tuple[str, str], dict[int, RunRecord]]  # stream and fingerprint
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell of the paper: what is printed, what the records say, and what that means."""
+    """One cell of the paper: the printed number, our records, and the verdict."""
 
     item: PaperCell
     published: Summary | None
     ours: Summary | None
     verdict: str
     records: tuple[RunRecord, ...] = ()  # by seed
-    cpu: Summary | None = None  # of a cell of the full protocol: what the cpu protocol gave
+    cpu: Summary | None = None  # for a cell of the full protocol: the result of the cpu protocol
     margin: float = MARGIN
 
     @property
     def difference(self) -> float | None:
-        """Ours minus published, in points; None under another protocol than the paper's."""
+        """Ours minus published, in points; None for another protocol than the paper's."""
         if self.ours and self.published and self.item.protocol == "full":
             return self.ours.mean - self.published.mean
         return None
@@ -75,7 +75,7 @@ def judge(item: PaperCell, ours: Summary | None, margin: float = MARGIN) -> str:
     if published is None:
         return "no number"
     if item.protocol != "full":
-        return "not comparable"  # another net and other epochs than those of the printed number
+        return "not comparable"  # net and epochs differ from those of the printed number
     interval = difference_interval(ours, published)
     return "too few seeds" if interval is None else judge_interval(interval, BETTER[item.score], margin)
 
@@ -114,7 +114,7 @@ def seeds_to_decide(item: PaperCell, ours: Summary, published: Summary, margin: 
 
 
 def judge_all(items: Iterable[PaperCell], records: Iterable[RunRecord], margin: float = MARGIN) -> list[Cell]:
-    """A cell for each item, in order. Of two records of one configuration and seed the first counts."""
+    """A cell for each item, in order. Of two records of one configuration and seed, the first is used."""
     by_config: ByConfig = {}
     for record in records:
         by_config.setdefault((record.stream, fingerprint(record.config)), {}).setdefault(record.seed, record)
@@ -130,7 +130,7 @@ def judge_all(items: Iterable[PaperCell], records: Iterable[RunRecord], margin: 
 
 
 def records_of(item: PaperCell, by_config: ByConfig) -> tuple[RunRecord, ...]:
-    """Those of the cell's configuration, by seed."""
+    """The records of the cell's configuration, by seed."""
     seeds = by_config.get((item.stream, item.fingerprint or ""), {})
     return tuple(seeds[seed] for seed in sorted(seeds) if item.scenario in seeds[seed].scenarios)
 
