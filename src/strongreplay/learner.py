@@ -198,7 +198,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _validated(self, X: object, y: object, reset: bool) -> Chunk:
         if y is None and (hasattr(X, "__array__") or isinstance(X, list)):
             raise DataError(
-                "Learner requires y to be passed, but the target y is None; give a label a sample"
+                "Learner requires y to be passed, but the target y is None; give one label per sample"
             )
         if y is not None and are_features(X):  # features are validated by scikit-learn
             X, y = validate_data(self, X, y, reset=reset, dtype=np.float32)

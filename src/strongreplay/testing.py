@@ -271,7 +271,7 @@ def check_memory(case: MethodCase) -> None:
         )
         expect(raw, f"{case.row.label} keeps changed images.", "Store batch.images, not batch.inputs.")
         labels = set(rows.get("labels", torch.tensor([0])).tolist())
-        expect(labels <= {0, 1, 2, 3}, f"{case.row.label} keeps labels it has not met: {labels}.", "")
+        expect(labels <= {0, 1, 2, 3}, f"{case.row.label} keeps labels of unseen classes: {labels}.", "")
 
 
 def check_small_batches(case: MethodCase) -> None:

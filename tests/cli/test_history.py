@@ -301,7 +301,7 @@ def test_acts_of_versions_that_are_gone_are_still_told(state: Path) -> None:
     [
         ("run", "[default: (PyTorch's choice)]"),
         ("resume", "[default: (the same)]"),
-        ("compare", "[default: (into the first folder)]"),
+        ("compare", "[default: (in the first folder)]"),
         ("export", "[default: (the one in use)]"),
         ("memory STATE list", "[default: (the one in use)]"),
         ("data check", "[default: (all that are there)]"),

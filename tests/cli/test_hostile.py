@@ -177,13 +177,13 @@ def test_a_photo_that_its_camera_turned_is_learnt_as_the_upright_one(
     save(tmp_path / "lying" / "a" / "x.png", lying)
     state = tmp_path / "state"
     assert ser("learn", state, "--data", tmp_path / "upright", *QUICK, "--epochs", "1").code == 0
-    assert "learnt this last" in ser("learn", state, "--data", tmp_path / "turned", *CPU).out
+    assert "already learnt this" in ser("learn", state, "--data", tmp_path / "turned", *CPU).out
     probabilities = {
         name: ser("predict", state, tmp_path / name, *CPU, "--json").out.split('"label"')[1]
         for name in ("upright", "turned")
     }
     assert probabilities["upright"] == probabilities["turned"]
-    assert "learnt this last" not in ser("learn", state, "--data", tmp_path / "lying", *CPU).out
+    assert "already learnt this" not in ser("learn", state, "--data", tmp_path / "lying", *CPU).out
 
 
 # Very little, very much

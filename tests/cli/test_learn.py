@@ -76,7 +76,7 @@ def test_what_was_learnt_last_is_not_learnt_twice_unless_asked_for(
     before = contents(state)
     again = ser(*words)
     assert again.code == 0
-    assert "v1 is in use and learnt this last; nothing was done" in again.out
+    assert "v1 is in use and already learnt this; nothing was done" in again.out
     assert contents(state) == before
     assert ser(*words, "--again", "--max-drop", "100").code == 0
     assert Store(state).current == "v2"

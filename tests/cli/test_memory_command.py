@@ -236,7 +236,7 @@ def test_forget_says_what_goes_and_what_stays(state: Path) -> None:
     assert said.lines[0].startswith("forgotten: ")
     assert said.lines[0].endswith("in v2, candidate")
     assert "a stopped update, which held samples too, was removed; learn its data again" in said.lines
-    assert "weights, which were trained on them, are not changed" in said.out
+    assert "weights, which were trained on them, do not change" in said.out
     assert {one.label for one in kept(state)} == {"zero", "one"}
     assert not (state / WORK).exists()
 

@@ -272,10 +272,10 @@ def test_labels_are_one_a_sample(labels: object) -> None:
 
 def test_lengths_must_agree(tmp_path: Path) -> None:
     np.savez(tmp_path / "rows.npz", x=FEATURES, y=[1, 2])
-    with pytest.raises(DataError, match=r"rows.npz: got 4 samples but 2 labels; give one label a sample"):
+    with pytest.raises(DataError, match=r"rows.npz: got 4 samples but 2 labels; label each sample"):
         read_chunk(tmp_path / "rows.npz")
     for data in (FEATURES, GREY, list(GREY), FEATURES.tolist(), (FEATURES)):
-        with pytest.raises(DataError, match="data: got 4 samples but 3 labels; give one label a sample"):
+        with pytest.raises(DataError, match="data: got 4 samples but 3 labels; label each sample"):
             read_chunk(data, NAMES[:3])
     with pytest.raises(DataError, match="Chunk: must have as many of each, got 4 inputs, 1 labels and 0"):
         Chunk(torch.zeros(4, 2), ("a",), ())
@@ -423,7 +423,7 @@ def test_settings_that_cannot_be(tmp_path: Path) -> None:
     for wrong in ({"shape": (2, 8, 8)}, {"shape": (1, 0, 0)}, {"side": 0}, {"side": 10**5}, {"channels": 4}):
         with pytest.raises(ConfigError, match=r"(side|channels) must be 1 .*, got"):
             read_chunk(GREY, NAMES, **wrong)
-    with pytest.raises(ConfigError, match=r"labels: .* brings its own; give the path alone"):
+    with pytest.raises(ConfigError, match=r"labels: .* has its own; give the path alone"):
         read_chunk(tmp_path, NAMES)
     with pytest.raises(ConfigError, match="batch_size must be at least 1, got 0"):
         stream_images([], (1, 8, 8), 0)

@@ -51,7 +51,7 @@ def attempt(
 def assert_old_or_new(act: str, folder: Path, done: bool | None) -> None:
     """The folder can be opened, is whole, and holds the state before the act or after it."""
     store = Store(folder)
-    faults = [fault for fault in store.verify() if "the next update takes it away" not in fault]
+    faults = [fault for fault in store.verify() if "the next update removes it" not in fault]
     assert faults == []
     in_use = store.current
     assert in_use in ({RESULT.get(act, "v3")} if done else {"v3", RESULT.get(act, "v3")})

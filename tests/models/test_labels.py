@@ -21,7 +21,7 @@ def test_every_label_has_the_column_of_its_place() -> None:
 
 @pytest.mark.parametrize(("known", "arriving"), [([1], ["1"]), (["1"], [1]), ([], [1, "1"])])
 def test_a_number_and_the_same_number_as_text_do_not_mix(known: list[Label], arriving: list[Label]) -> None:
-    with pytest.raises(DataError, match="both 1 and '1' were met"):
+    with pytest.raises(DataError, match="both 1 and '1' occur"):
         with_new_labels(known, arriving)
 
 

@@ -365,7 +365,7 @@ def test_a_kill_at_any_step_leaves_everything_whole(
 ) -> None:
     for stopped, error in stopped_everywhere(act, False, store, monkeypatch):
         assert isinstance(error, Killed)
-        faults = [fault for fault in stopped.verify() if "the next update takes it away" not in fault]
+        faults = [fault for fault in stopped.verify() if "the next update removes it" not in fault]
         assert faults == []
         in_use = stopped.current
         assert in_use in ("v3", RESULT.get(act))
@@ -449,7 +449,7 @@ def test_a_real_kill_at_any_moment(tmp_path: Path) -> None:
         before = int(store.current[1:])
         assert in_a_process(commit_on_and_on, draws.uniform(0.02, 0.2)) == -signal.SIGKILL
         assert int(store.current[1:]) >= before
-        assert [fault for fault in store.verify() if "the next update takes it away" not in fault] == []
+        assert [fault for fault in store.verify() if "the next update removes it" not in fault] == []
         assert_contents(store)
     with store.locked():
         store.commit(parts_of(4), {"chunk": 4}, LEARN)

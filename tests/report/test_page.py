@@ -260,7 +260,9 @@ def test_the_memory_is_shown_as_a_picture(kept: Path) -> None:
     text = build(collect([kept]))
     found = re.search(r'<img src="(data:image/png;base64,[^"]+)" alt="([^"]+)"', text)
     assert found
-    assert found[2].startswith("split-digits, SER, memory 50, seed 0: 50 images in the memory, a row a class")
+    assert found[2].startswith(
+        "split-digits, SER, memory 50, seed 0: 50 images in the memory, one row per class"
+    )
 
 
 @pytest.mark.usefixtures("no_figures")

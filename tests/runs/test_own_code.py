@@ -71,7 +71,7 @@ def test_a_record_of_other_code_is_kept_and_told_of_in_one_line(recorded: tuple[
     skipped, absent, told = sort_out([config], out)
     assert (len(skipped), len(absent)) == (1, 0)
     assert told == [
-        "note: 1 of 1 records were made by other code than this; they are kept, --again makes them anew"
+        "note: 1 of 1 records were made by other code than this; they are kept, --again makes them again"
     ]
     change_code(path, None)  # as version 0.1 wrote it
     assert sort_out([config], out)[2] == []

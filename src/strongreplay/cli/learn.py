@@ -41,7 +41,7 @@ def learn_command(
         str | None,
         typer.Option(
             metavar="SAMPLES|BYTES",
-            help="Samples to keep, such as 500 or 20MB; one fifth is held out for testing.",
+            help="Samples or bytes to keep, such as 500 or 20MB; one fifth is held out.",
             show_default="500",
         ),
     ] = None,
@@ -71,7 +71,7 @@ def learn_command(
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the data.", show_default="20")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.", show_default="0.03")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Samples a step.", show_default="32")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Samples per step.", show_default="32")] = None,
     pairs: Settings = [],  # noqa: B006 - typer reads it, nothing changes it
     max_drop: Annotated[
         float | None,

@@ -36,7 +36,7 @@ def print_outcome(
     if notes is None:
         assert version is not None
         print_line(
-            f"{version.name} is in use and learnt this last; nothing was done (--again learns it anew)"
+            f"{version.name} is in use and already learnt this; nothing was done (--again learns it again)"
         )
         return
     print_gate(about, verdict, everything)

@@ -33,7 +33,7 @@ def predict_command(
         typer.Argument(
             metavar="PATH",
             help="Images, folders of images at any depth, .npz or .npy arrays; - reads paths from stdin, "
-            "one a line.",
+            "one per line.",
         ),
     ],
     top: Annotated[int, typer.Option(min=1, help="How many of the most likely classes to print.")] = 1,

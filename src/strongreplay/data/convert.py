@@ -183,7 +183,7 @@ def _features(array: Array, where: str, fit: Fit) -> Tensor:
     if fit.columns not in (None, array.shape[1]):
         raise DataError(
             f"{where}: features must have {fit.columns} columns, got {array.shape[1]}; "
-            "give what the model was taught with"
+            "give the columns that the model was trained with"
         )
     with np.errstate(over="ignore"):  # an overflow becomes infinite and is refused
         features = np.array(array, np.float32, order="C")

@@ -166,7 +166,7 @@ def _check_array(array: Array, num_labels: int, where: str, shape: tuple[int, ..
             f"{array.dtype} of shape {array.shape}; convert it"
         )
     if len(array) != num_labels or not num_labels:
-        raise DataError(f"{where}: got {len(array)} samples but {num_labels} labels; give one label a sample")
+        raise DataError(f"{where}: got {len(array)} samples but {num_labels} labels; label each sample")
     if array.shape[1:] != shape or not array.flags.c_contiguous:
         raise DataError(f"{where}: must be C-ordered, with samples of shape {shape}, got {array.shape[1:]}")
 

@@ -91,7 +91,7 @@ def read_chunk(
         data, labels = data
     if isinstance(data, str | os.PathLike):
         if labels is not None:
-            raise ConfigError(f"labels: {data} brings its own; give the path alone, or arrays with labels")
+            raise ConfigError(f"labels: {data} has its own; give the path alone, or arrays with labels")
         return _read_path(Path(data), fit, progress)
     if labels is not None:
         names = read_labels(labels, "labels")
@@ -125,7 +125,7 @@ def read_labels(values: object, where: str) -> tuple[Label, ...]:
 
 def _expect_lengths(where: str, num_inputs: int, num_labels: int) -> None:
     if num_inputs != num_labels:
-        raise DataError(f"{where}: got {num_inputs} samples but {num_labels} labels; give one label a sample")
+        raise DataError(f"{where}: got {num_inputs} samples but {num_labels} labels; label each sample")
     if not num_inputs:
         raise DataError(f"{where}: must hold at least one sample, got none; give more data")
 

@@ -176,7 +176,9 @@ def check_logits(path: Path, reference: Deployed, samples: Tensor, num_labels: i
             f"{path}: {num_labels} labels need logits {expected}, the net gave {got}; name every column"
         )
     if not logits.isfinite().all():
-        raise RunError(f"{path}: logits must be finite, the net gave {logits[0].tolist()[:3]}; learn it anew")
+        raise RunError(
+            f"{path}: logits must be finite, the net gave {logits[0].tolist()[:3]}; train it again"
+        )
 
 
 @contextmanager

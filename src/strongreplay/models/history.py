@@ -49,7 +49,7 @@ class History:
             except DataError as error:
                 tell(str(error))
         if torn:  # by a kill or a full disk
-            tell(f"{self.lines}: the last line is cut off; the next update takes it away")
+            tell(f"{self.lines}: the last line is cut off; the next update removes it")
         return found
 
     def read_bytes(self) -> bytes:

@@ -33,7 +33,7 @@ def check_kinds(labels: Sequence[Label]) -> None:
     twice = [label for label in labels if not isinstance(label, str) and str(label) in texts]
     if twice:
         raise DataError(
-            f"labels: both {twice[0]} and '{twice[0]}' were met; use numbers or texts for all of them"
+            f"labels: both {twice[0]} and '{twice[0]}' occur; use numbers or texts for all of them"
         )
 
 

@@ -172,7 +172,7 @@ def describe(model: Model, chunk: Chunk, report: Report, lesson: str, seconds: f
         samples[label] = samples.get(label, 0) + 1
     return {
         "lesson": lesson,
-        "number": model.lessons,
+        "number": model.num_updates,
         "labels": list(model.labels),
         "new_labels": list(report.new_labels),
         "chunk": {

@@ -32,7 +32,7 @@ class Model:
     samples: SampleIndex
     device: torch.device
     view: View  # of training images
-    lessons: int = 0
+    num_updates: int = 0
     next_id: int = 1  # the id of the next sample that arrives
     whole: bool = True  # False: it can predict, but not learn
 

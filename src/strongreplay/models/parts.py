@@ -32,7 +32,7 @@ def parts_of(model: Model) -> Parts:
         "mean": model.mean,
         "std": model.std,
         "labels": list(model.labels),
-        "lessons": model.lessons,
+        "lessons": model.num_updates,
         "next_id": model.next_id,
         "capacity": model.memory.capacity if model.memory is not None else 0,
         "generators": {name: generator.get_state() for name, generator in model.generators.items()},
@@ -76,7 +76,7 @@ def model_of(parts: Mapping[str, Any], device: torch.device, own_net: nn.Module 
     model = new_model(
         settings, shape, about["mean"], about["std"], device, num_classes, about["capacity"], own_net
     )
-    model.labels, model.lessons, model.next_id = labels, about["lessons"], about["next_id"]
+    model.labels, model.num_updates, model.next_id = labels, about["lessons"], about["next_id"]
     for name, generator in model.generators.items():
         generator.set_state(about["generators"][name])
     state = dict(parts["method"]) | {f"net.{key}": value for key, value in parts["net"].items()}

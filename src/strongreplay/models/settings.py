@@ -22,23 +22,23 @@ CHANGEABLE = ("learner.memory", "learner.val", "train.")  # settings that a late
 
 
 class LearnerConfig(Section):
-    method: str = Field("ser", description="how it learns")
-    memory: int | str = Field(500, description="samples kept, or bytes: 20MB; one fifth of it to judge by")
-    val: float = Field(0.1, ge=0, lt=1, description="share of each chunk that is held out to judge by")
+    method: str = Field("ser", description="method of training")
+    memory: int | str = Field(500, description="samples to keep, or bytes: 20MB; one fifth is held out")
+    val: float = Field(0.1, ge=0, lt=1, description="share of each chunk that is held out for testing")
     store: Codec = Field("raw", description="how images are kept on disk: raw pixels, png or jpeg")
     augment: Literal["auto", "none", "crop", "crop-flip"] = Field(
-        "auto", description="of training images; auto: crop-flip for colour, none for grey"
+        "auto", description="augmentation of training images; auto: crop-flip for colour, none for grey"
     )
-    normalise: bool = Field(True, description="by mean and deviation of the first data")
+    normalise: bool = Field(True, description="with mean and deviation of the first data")
     mean: tuple[float, ...] | None = Field(
-        None, description="of each channel in [0, 1] or feature; none: of the data"
+        None, description="mean of each channel in [0, 1] or feature; none: of the data"
     )
-    std: tuple[Annotated[float, Field(gt=0)], ...] | None = Field(None, description="of the same; give both")
+    std: tuple[Annotated[float, Field(gt=0)], ...] | None = Field(None, description="deviation; needs mean")
     classes: tuple[Label, ...] | None = Field(
-        None, min_length=1, description="all there will ever be; none: the head grows"
+        None, min_length=1, description="complete list of classes; none: the head grows"
     )
-    reserve: int = Field(10, ge=0, description="rows of a growing head kept ready for classes to come")
-    seed: int = Field(0, ge=0, description="of everything drawn")
+    reserve: int = Field(10, ge=0, description="spare rows of a growing head for later classes")
+    seed: int = Field(0, ge=0, description="random seed")
 
     @model_validator(mode="after")
     def check_pair(self) -> Self:

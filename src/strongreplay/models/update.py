@@ -70,12 +70,12 @@ class Update:
         self.ids = torch.arange(model.next_id, model.next_id + len(chunk))
         model.next_id += len(chunk)
         self.guard, self.notes = self.check_guard(guard)
-        self.before = self.tallies() if model.lessons else {}
+        self.before = self.tallies() if model.num_updates else {}
         columns = self.add_labels([*chunk.labels, *announced])
         train = self.hold_out(columns)
         self.held_room = make_room(model, model.samples.image_bytes(chunk.inputs))
         classes = tuple(train.labels.unique().tolist())
-        self.task = Task(model.lessons, classes, train, train.take(torch.empty(0, dtype=torch.int64)))
+        self.task = Task(model.num_updates, classes, train, train.take(torch.empty(0, dtype=torch.int64)))
         self.trainer = Trainer(
             model.method,
             model.view,
@@ -85,9 +85,9 @@ class Update:
             listeners=listeners,
             checkpoints=checkpoints,
             name="update",
-            num_tasks=model.lessons + 1,
+            num_tasks=model.num_updates + 1,
         )
-        self.trainer.index = model.lessons
+        self.trainer.index = model.num_updates
         self.terms: list[dict[str, float]] = []
 
     def add_labels(self, labels: Sequence[Label]) -> Tensor:
@@ -139,7 +139,7 @@ class Update:
     def finish(self, max_drop: float) -> Report:
         """Judge the trained model, and add the new held-out samples."""
         model, fresh = self.model, self.fresh
-        model.lessons += 1
+        model.num_updates += 1
         after = self.tallies()
         changes = [
             change
@@ -179,11 +179,11 @@ class Update:
         """Fit the kept samples into the budget, and store the origin of each."""
         model = self.model
         model.held = self.kept.joined(self.fresh).cut_to(self.held_room)
-        model.samples.origins |= origins_of(self.chunk, self.ids.tolist(), model.lessons)
+        model.samples.origins |= origins_of(self.chunk, self.ids.tolist(), model.num_updates)
         for images, ids in model.kept_samples():
             model.samples.apply_loss(images, ids)
         drop_rows_over_budget(model, self.generator("budget"))
         model.samples.keep_only(number for _, ids in model.kept_samples() for number in ids.tolist())
 
     def generator(self, name: str) -> torch.Generator:
-        return derive_generator(self.model.settings.learner.seed, f"{name} {self.model.lessons}")
+        return derive_generator(self.model.settings.learner.seed, f"{name} {self.model.num_updates}")

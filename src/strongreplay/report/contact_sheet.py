@@ -74,7 +74,7 @@ def draw_sheet(
     """Write a PNG with one row per class; returns the number of images on it."""
     rows = rows_by_label(labels)
     side = min(max(images.shape[2], images.shape[3], SMALL), LARGE)
-    title = "a row a class; in a frame: held out to judge by"
+    title = "one row per class; framed: held out for testing"
     sheet = draw_rows(images, rows, (side, side), GAP, framed, title, progress)
     white = Image.new("RGBA", sheet.size, (*PAPER, 255))
     try:

@@ -136,4 +136,4 @@ def describe(contents: MemoryContents, rows: list[list[int]]) -> str:
     if len(counts) > MOST_ROWS:
         return f"{how_many} in the memory, sorted by class; {len(counts)} classes"
     listed = ", ".join(f"class {label}: {number}" for label, number in counts)
-    return f"{how_many} in the memory, a row a class ({listed})"
+    return f"{how_many} in the memory, one row per class ({listed})"

@@ -45,9 +45,9 @@ __all__ = [
 
 
 class EvalConfig(Section):
-    batch_size: int = Field(1000, ge=1, description="samples a forward pass")
+    batch_size: int = Field(1000, ge=1, description="samples per forward pass")
     candidates: Literal["seen", "all"] = Field(
-        "seen", description="Class-IL answers among seen or all classes"
+        "seen", description="Class-IL predicts among seen or all classes"
     )
 
 
@@ -57,13 +57,13 @@ class DataConfig(Section):
     added = frozenset(
         {"num_tasks", "order", "first", "step", "online", "blurry", "boundaries", "test", "side", "hash"}
     )
-    tasks: int | None = Field(None, ge=1, description="learn only the first so many tasks; none: all")
+    tasks: int | None = Field(None, ge=1, description="learn only the first tasks, this many; none: all")
     validation: float = Field(
-        0.0, ge=0, lt=1, description="judge on this part of the training data, for tuning"
+        0.0, ge=0, lt=1, description="test on this part of the training data, for tuning"
     )
-    num_tasks: int | None = Field(None, ge=1, description="divide into so many tasks; none: as published")
+    num_tasks: int | None = Field(None, ge=1, description="number of tasks; none: as published")
     order: tuple[int | str, ...] | None = Field(
-        None, min_length=1, description="of the classes: shuffled (by the seed) or all of them; none: natural"
+        None, min_length=1, description="class order: shuffled (by the seed) or a list of all; none: natural"
     )
     first: int | None = Field(None, ge=1, description="classes of the first task; needs data.step")
     step: int | None = Field(None, ge=1, description="classes of every other task; the last takes the rest")
@@ -72,11 +72,11 @@ class DataConfig(Section):
         None, gt=0, lt=1, description="this share of each class's samples is in other tasks"
     )
     boundaries: bool | None = Field(
-        None, description="false: tasks flow into each other and are read once, in order"
+        None, description="false: tasks overlap in time; samples are read once, in order"
     )
-    test: float | None = Field(None, gt=0, lt=1, description="own data: share held out for the test")
-    side: int | None = Field(None, ge=1, description="own images: pixels of a side; none: by the images")
-    hash: str | None = Field(None, description="own data or code: which one; filled in by itself")
+    test: float | None = Field(None, gt=0, lt=1, description="own data: share held out for testing")
+    side: int | None = Field(None, ge=1, description="own images: side in pixels; none: from the images")
+    hash: str | None = Field(None, description="own data or code: its hash, set automatically")
 
     @field_validator("order", mode="before")
     @classmethod

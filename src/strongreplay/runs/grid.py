@@ -125,7 +125,7 @@ def sort_out(
     if num_older:
         problems.append(
             f"note: {num_older} of {len(recorded)} records were made by other code than this; they are "
-            "kept, --again makes them anew"
+            "kept, --again makes them again"
         )
     return recorded, absent, problems
 

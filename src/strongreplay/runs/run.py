@@ -142,7 +142,7 @@ class StreamTrainer(Trainer):
         with self.meter("data"):
             loading = report_loading(listener)
             self.stream = build_stream(config.stream, config.seed, folder, loading, config.data.options)
-        self.lessons = accumulate(self.stream) if config.row.on_union else self.stream
+        self.training_tasks = accumulate(self.stream) if config.row.on_union else self.stream
         # Replayed images are augmented with their own generator, which does not affect the stream's views.
         names = ("order", "views", "replayed views")
         generators = {name: derive_generator(config.seed, name) for name in names}
@@ -157,7 +157,7 @@ class StreamTrainer(Trainer):
             listeners=[listener],
             checkpoints=checkpoints,
             name=name_of(config),
-            num_tasks=len(self.lessons),
+            num_tasks=len(self.training_tasks),
         )
         self.scores = {"": ScoreTable(None)} | {
             name: ScoreTable(ask) for name, ask in self.method.predictors().items()
@@ -167,14 +167,14 @@ class StreamTrainer(Trainer):
 
     def go(self) -> None:
         """Train and test the remaining tasks."""
-        left = self.index < len(self.lessons) and not self.learnt
+        left = self.index < len(self.training_tasks) and not self.learnt
         with self.meter("data"):
-            task = self.lessons[self.index] if left else None
+            task = self.training_tasks[self.index] if left else None
         self.start(task.train if task else None)
         for table in self.scores.values():
             if not table.untrained:
                 table.untrained = self.judge(range(len(self.stream)), -1, table.ask)
-        while self.index < len(self.lessons):
+        while self.index < len(self.training_tasks):
             if not self.learnt:
                 self.learn_next(task)
             task = None
@@ -183,7 +183,7 @@ class StreamTrainer(Trainer):
 
     def learn_next(self, task: Task | None) -> None:
         with self.meter("data"):
-            task = task or self.lessons[self.index]
+            task = task or self.training_tasks[self.index]
         with self.meter("train"):
             terms = self.learn(task)
         self.terms.append(terms)
@@ -192,7 +192,7 @@ class StreamTrainer(Trainer):
 
     def judge_all(self) -> None:
         """Test all tasks so far, and the next one, which forward transfer needs."""
-        learnt = len(self.stream) - len(self.lessons) + self.index
+        learnt = len(self.stream) - len(self.training_tasks) + self.index
         last = min(learnt + 2, len(self.stream))
         rows = [self.judge(range(last), learnt, table.ask) for table in self.scores.values()]
         for table, row in zip(self.scores.values(), rows, strict=True):
@@ -234,7 +234,7 @@ class StreamTrainer(Trainer):
         }
 
     def load(self, state: dict[str, Any], steps_done: int) -> None:
-        check_tree(state, len(self.lessons))
+        check_tree(state, len(self.training_tasks))
         super().load(state, steps_done)
         self.index, self.learnt = state["index"], state["learnt"]
         self.terms, self.started = state["terms"], state["started"]

@@ -85,7 +85,7 @@ def unpack(node: Tree, tensors: dict[str, Tensor]) -> Tree:
     if not isinstance(node, dict):
         if node is None or isinstance(node, bool | int | float | str):
             return node
-        raise TypeError(f"a {type(node).__name__} stands where a value should")
+        raise TypeError(f"got a {type(node).__name__} where a value should be")
     ((kind, content),) = node.items()
     if kind == "tensor":
         return tensors[content]

@@ -46,31 +46,32 @@ class TrainConfig(Section):
 
     added = frozenset({"optimizer", "betas", "clip_norm"})
     lr: float = Field(0.1, gt=0, description="learning rate")
-    epochs: int = Field(1, ge=1, description="passes over each task")
-    batch_size: int = Field(32, ge=1, description="samples a step")
+    epochs: int = Field(1, ge=1, description="epochs per task")
+    batch_size: int = Field(32, ge=1, description="samples per step")
     milestones: tuple[int, ...] = Field(
         (), description="epochs after which the rate decays; restarts every task"
     )
     decay: float = Field(0.1, gt=0, le=1, description="factor of each decay")
-    momentum: float = Field(0.0, ge=0, lt=1, description="of SGD; starts anew every task")
-    weight_decay: float = Field(0.0, ge=0, description="of the optimiser")
+    momentum: float = Field(0.0, ge=0, lt=1, description="momentum of SGD; reset at every task")
+    weight_decay: float = Field(0.0, ge=0, description="weight decay of the optimiser")
     # The settings below are None by default: a record's name leaves out None, so old names stay valid.
     optimizer: Literal["sgd", "adam", "adamw"] | None = Field(None, description="none: sgd")
-    betas: tuple[float, float] | None = Field(None, description="of Adam and AdamW; none: 0.9, 0.999")
+    betas: tuple[float, float] | None = Field(None, description="betas of Adam and AdamW; none: 0.9, 0.999")
     clip_norm: float | None = Field(
-        None, gt=0, description="largest norm of a step's gradient; longer ones are shortened"
+        None, gt=0, description="limit of the gradient's norm; larger gradients are scaled down"
     )
-    nesterov: bool | None = Field(None, description="look ahead along the momentum")
-    keep_momentum: bool | None = Field(None, description="carry the momentum over from task to task")
-    first_epochs: int | None = Field(None, ge=1, description="passes over the first task; none: as over all")
+    nesterov: bool | None = Field(None, description="use Nesterov momentum")
+    keep_momentum: bool | None = Field(None, description="keep the momentum from task to task")
+    first_epochs: int | None = Field(None, ge=1, description="epochs of the first task; none: train.epochs")
     drop_last: bool | None = Field(None, description="leave out a short batch at the end of an epoch")
     schedule: Literal["cosine", "restarts"] | None = Field(
-        None, description="cosine: one wave a task; restarts: waves of 1, 2, 4, ... epochs; none: milestones"
+        None,
+        description="cosine: a wave per task; restarts: waves of 1, 2, 4, ... epochs; none: milestones",
     )
     min_lr: float | None = Field(
-        None, ge=0, description="where a wave ends; none: lr / 1000 (cosine), lr / 100 (restarts)"
+        None, ge=0, description="rate at the end of a wave; none: lr / 1000 (cosine), lr / 100 (restarts)"
     )
-    warmup: int | None = Field(None, ge=0, description="epochs in which the rate of cosine rises from 0.01")
+    warmup: int | None = Field(None, ge=0, description="epochs of linear warm-up from 0.01, for cosine")
 
     @model_validator(mode="after")
     def check(self) -> Self:
@@ -105,7 +106,7 @@ class TrainConfig(Section):
 class NetConfig(Section):
     name: str
     width: int | None = Field(None, ge=1, description="hidden units or first channels; none: as published")
-    bias: Literal["zero", "default"] | None = Field(None, description="mlp only: how biases start")
+    bias: Literal["zero", "default"] | None = Field(None, description="mlp only: initial biases")
     head: str | None = Field(None, description="own nets only: the name of the last linear layer")
     added: ClassVar[frozenset[str]] = frozenset({"head"})
 
