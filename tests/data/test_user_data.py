@@ -410,7 +410,9 @@ def test_images_and_features_are_not_mixed_up(tmp_path: Path) -> None:
             read_chunk(data, labels, shape=(1, 8, 8))
         with pytest.raises(DataError, match="data: must be images, got features"):
             read_chunk(data, labels, side=8)
-        with pytest.raises(DataError, match="features must have 6 columns, got 5; give what the model was"):
+        with pytest.raises(
+            DataError, match="features must have 6 columns, got 5; give the columns that the model was"
+        ):
             read_chunk(data, labels, shape=(6,))
     with pytest.raises(DataError, match="image files: must be features of 5 columns, got images"):
         stream_images([tmp_path], (5,))

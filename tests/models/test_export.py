@@ -281,7 +281,7 @@ def test_images_of_another_kind_are_refused(tmp_path: Path) -> None:
         small(path, net, shape=(1, 2, 2), images=images.float())
     with pytest.raises(DataError, match=r"images must be \(N, 4\) float, got \(3, 4\) torch.uint8"):
         small(path, images=images.view(3, 4))
-    with pytest.raises(RunError, match=r"logits must be finite, the net gave \[nan, nan\]; retrain it"):
+    with pytest.raises(RunError, match=r"logits must be finite, the net gave \[nan, nan\]; train it again"):
         small(path, images=torch.full((3, 4), math.nan))
     assert not list(tmp_path.iterdir())
 
