@@ -27,6 +27,7 @@ from strongreplay.data.streams import PREPROCESSING, make_train_view
 from strongreplay.data.views import normalise, scale
 from strongreplay.memory import Memory
 from strongreplay.methods import METHODS, Method
+from strongreplay.methods.table import method_label
 from strongreplay.nets import build_net
 from strongreplay.protocol import Problem, Split, Task, View, derive_generator
 from strongreplay.runs.machine import processor_name
@@ -234,8 +235,10 @@ def main() -> None:
                 entry |= step_ratio(method, CASES[net]) | peak_of_a_step(method, CASES[net])
                 report["steps"].append(entry)
                 print(
-                    "{net:9} threads {threads}  {method:6} {ratio:5.2f} x bare  ({ours_ms:8.2f} ms, bare "
-                    "{bare_ms:8.2f} ms)  peak {peak_mib:5.0f} MiB, memory {memory_mb:.2f} MB".format(**entry),
+                    "{net:9} threads {threads}  {label:6} {ratio:5.2f} x bare  ({ours_ms:8.2f} ms, bare "
+                    "{bare_ms:8.2f} ms)  peak {peak_mib:5.0f} MiB, memory {memory_mb:.2f} MB".format(
+                        label=method_label(method), **entry
+                    ),
                     flush=True,
                 )
     if "memory" in options.net:

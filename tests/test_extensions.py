@@ -85,6 +85,15 @@ def test_a_file_beside_it_may_be_imported_and_counts(folder: Path) -> None:
     assert first.source_hash != second.source_hash
 
 
+def test_files_of_one_name_in_two_folders_are_not_mixed_up(folder: Path) -> None:
+    for name in ("one", "two"):
+        (folder / name).mkdir()
+        (folder / name / "mine.py").write_text("from of_one_name import VALUE\n")
+        (folder / name / "of_one_name.py").write_text(f"VALUE = '{name}'\n")
+    found = [load_object(f"{name}/mine.py:VALUE", "method").value for name in ("one", "two")]
+    assert found == ["one", "two"]
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [

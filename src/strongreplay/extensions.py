@@ -13,11 +13,14 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from strongreplay.errors import ConfigError, unknown
 
 Kind = Literal["method", "net", "stream"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+FILE_MODULE = "strongreplay_file_"  # how the module of a user's file begins
+STANDARD_LIBRARY = Path(traceback.__file__).parent
 
 
 class Loaded(NamedTuple):
@@ -88,7 +91,7 @@ def _is_public(module: ModuleType, key: str, value: object) -> bool:
 
 def _module_name(path: Path, source_hash: str) -> str:
     place = hashlib.sha256(str(path).encode()).hexdigest()[:6]
-    return f"strongreplay_file_{path.stem}_{place}_{source_hash}"
+    return f"{FILE_MODULE}{path.stem}_{place}_{source_hash}"
 
 
 def _run_file(path: Path, sources: dict[Path, bytes], source_hash: str) -> ModuleType:
@@ -98,23 +101,45 @@ def _run_file(path: Path, sources: dict[Path, bytes], source_hash: str) -> Modul
     spec = spec_from_loader(name, loader)
     assert spec is not None
     module = module_from_spec(spec)
-    for known, other in list(sys.modules.items()):  # an older version of a local import must not be used
-        if other is not module and getattr(other, "__file__", None) in {str(s) for s in sources if s != path}:
-            del sys.modules[known]
-    if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))
+    _forget_imports(path.parent, [source for source in sources if source != path])
     sys.modules[name] = module
+    sys.path.insert(0, str(path.parent))
     try:
         loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise ConfigError(f"{explain(error)}; fix the file") from None
+    finally:
+        sys.path.remove(str(path.parent))
+    if str(path.parent) not in sys.path:  # for imports inside functions
+        sys.path.append(str(path.parent))
     return module
+
+
+def _forget_imports(folder: Path, sources: list[Path]) -> None:
+    """So that no older version of a local import is used, nor a file of its name in another folder."""
+    names = {".".join(source.relative_to(folder).with_suffix("").parts) for source in sources}
+    names |= {name.removesuffix(".__init__") for name in names}
+    for name in names & sys.modules.keys():
+        if not _is_of_a_package(getattr(sys.modules[name], "__file__", None) or "<built in>"):
+            del sys.modules[name]
 
 
 def explain(error: BaseException) -> str:
     """The place of an error in a user's code, and its message."""
     return f"{_place(error)}: {_reason(error)}"
+
+
+def explain_user_fault(error: BaseException) -> str | None:
+    """The line of a user's code where an error arose, and what it says; none if no such code was running."""
+    packages = {point.module.partition(".")[0] for kind in KINDS for point in installed(kind).values()}
+    place = None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        module, file = str(frame.f_globals.get("__name__")), frame.f_code.co_filename
+        is_users = module.startswith(FILE_MODULE) or module.partition(".")[0] in packages
+        if is_users or (place and not _is_of_a_package(file)):  # such as a file that the user's file imports
+            place = f"{file}, line {line}"
+    return f"{place}: {_reason(error)}; fix the file" if place else None
 
 
 def _place(error: BaseException) -> str:
@@ -127,7 +152,8 @@ def _place(error: BaseException) -> str:
 
 def _is_of_a_package(file: str) -> bool:
     path = Path(file)
-    return path.is_relative_to(Path(__file__).parent) or "site-packages" in path.parts or file.startswith("<")
+    places = Path(__file__).parent, STANDARD_LIBRARY
+    return any(map(path.is_relative_to, places)) or "site-packages" in path.parts or file.startswith("<")
 
 
 def _reason(error: BaseException) -> str:

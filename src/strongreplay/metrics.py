@@ -1,6 +1,6 @@
 """METRICS: all metrics computed from an accuracy matrix, one row each. Nothing is changed in place.
 
-A new metric is a function and a row here: records, `ser show` and the tables of the docs read this table.
+A new metric is a function and a row here: records, commands, tables and verdicts read this table.
 
 A matrix has a row for each task learnt and a column for each task tested: entry [i, t] is the accuracy in
 per cent on task t after learning task i, NaN if it was not measured. Forward transfer uses the entries above
@@ -8,7 +8,7 @@ the diagonal; measures of forgetting use those on and below it. Joint training h
 learns all tasks at once. Pure numpy.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -87,6 +87,14 @@ class Metric:
     about: str
     compute: Callable[[Matrix, Matrix], float | None]  # from the matrix and the accuracies before training
     needs_all_rows: bool = True  # one row per task, which joint training and unfinished runs do not have
+
+    @property
+    def sign(self) -> Literal[1, -1]:
+        """What a value is multiplied by so that more is better."""
+        return 1 if self.better == "higher" else -1
+
+    def best_of(self, values: Iterable[float]) -> float:
+        return max(values, key=lambda value: self.sign * value)
 
 
 METRICS: dict[str, Metric] = {

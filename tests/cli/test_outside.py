@@ -3,17 +3,13 @@
 import json
 import os
 import shutil
-import signal
 import subprocess
-import sys
-import time
-from glob import glob
 from pathlib import Path
 
 import pytest
+from support.processes import SER, kill_at_first_checkpoint
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "er_ace.py"
-SER = [sys.executable, "-m", "strongreplay"]
 RUN = ["run", "split-digits", "-m", "er_ace.py:ERACE", "--memory", "30", "--threads", "1", "--device", "cpu"]
 
 
@@ -36,17 +32,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(EXAMPLE, folder)
     whole = ser(folder, *RUN, "--set", "train.epochs=5", "-o", "whole")
     assert whole.returncode == 0, whole.stderr
-    words = [*RUN, "--set", "train.epochs=5", "-o", "out", "--checkpoint-every", "20"]
-    process = subprocess.Popen(
-        [*SER, *words], cwd=folder, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-    )
-    deadline = time.monotonic() + 60
-    while not glob("out/**/manifest.json", root_dir=folder, recursive=True) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
-    assert list((folder / "out").rglob("*.state"))
-    assert not list((folder / "out").rglob("seed-0.json"))
+    kill_at_first_checkpoint(folder, "out", *RUN, "--set", "train.epochs=5", "--checkpoint-every", "20")
     return folder
 
 
@@ -116,9 +102,10 @@ def test_what_is_wrong_with_a_file_is_told_without_a_traceback(tmp_path: Path) -
 
 
 PACKAGE = '''
+import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-from strongreplay import Method, descend
+from strongreplay import Method, Split, descend
 
 
 class Tiny(Method):
@@ -136,13 +123,15 @@ def make_net(input_shape, num_classes, width=8):
     """One hidden layer of a few units."""
     layers = nn.LazyLinear(width), nn.ReLU(), nn.Linear(width, num_classes)
     net = nn.Sequential(nn.Flatten(), *layers)
-    import torch
     net(torch.zeros(1, *input_shape))
     return net
 
 
-def make_stream():
-    pass
+def make_stream(seed):
+    # four classes that one number tells apart
+    labels = torch.arange(4).repeat(20)
+    split = Split(torch.nn.functional.one_hot(labels, 5).float(), labels)
+    return split, split
 '''
 POINTS = """[strongreplay.methods]
 tiny = tiny_cl:Tiny
@@ -154,14 +143,20 @@ tiny-stream = tiny_cl:make_stream
 """
 
 
-@pytest.mark.slow
-def test_an_installed_package_joins_lists_and_runs(tmp_path: Path) -> None:
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder where the package is installed."""
     place = tmp_path / "site"
     info = place / "tiny_cl-0.3.dist-info"
     info.mkdir(parents=True)
     (place / "tiny_cl.py").write_text(PACKAGE)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tiny-cl\nVersion: 0.3\n")
     (info / "entry_points.txt").write_text(POINTS)
+    return place
+
+
+@pytest.mark.slow
+def test_an_installed_package_joins_lists_and_runs(tmp_path: Path, place: Path) -> None:
     methods = ser(tmp_path, "list", "methods", path=place)
     assert any(
         line.startswith("tiny ") and "The smallest method" in line for line in methods.stdout.splitlines()
@@ -186,3 +181,13 @@ def test_an_installed_package_joins_lists_and_runs(tmp_path: Path) -> None:
     held = json.loads(record.read_text())["config"]
     assert held["code"] == {"method": "tiny-cl 0.3", "net": "tiny-cl 0.3"}
     assert held["net"]["width"] == 5
+
+
+def test_a_stream_of_an_installed_package_runs_by_its_name(tmp_path: Path, place: Path) -> None:
+    told = ser(tmp_path, "run", "tiny-stream", "--tasks", "2", "-m", "er", "--memory", "20", path=place)
+    assert told.returncode == 0, told.stderr
+    (path,) = (tmp_path / "runs").rglob("seed-0.json")
+    record = json.loads(path.read_text())
+    assert path.parent.parent.name == record["config"]["stream"] == "tiny-stream"
+    assert record["config"]["data"]["hash"] == "tiny-cl 0.3"
+    assert len(record["results"]["accuracy"]["class-il"]["matrix"]) == 2

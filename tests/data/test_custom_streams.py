@@ -58,7 +58,9 @@ def my_stream(seed, folder):
 
 def test_what_is_wrong_with_the_function_is_named(tmp_path: Path) -> None:
     name = write(tmp_path, "\ndef my_stream(seed):\n    return 1 / 0\n")
-    with pytest.raises(DataError, match=r"my_stream failed with ZeroDivisionError: division by zero; fix"):
+    with pytest.raises(
+        DataError, match=r"my_stream failed: .*mine\.py, line \d+: ZeroDivisionError: division by zero; fix"
+    ):
         build_stream(name)
     name = write(tmp_path, "\ndef my_stream(seed):\n    return [1]\n")
     with pytest.raises(DataError, match="must return a Stream, or a train and a test Split, got list"):

@@ -16,6 +16,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
 from strongreplay import metrics
+from strongreplay.methods.table import METHOD_ROWS, method_look
 from strongreplay.report.ablation import ablation_figure, ablation_groups_figure
 from strongreplay.report.bars import forgetting_figure
 from strongreplay.report.curves import accuracy_curves, curves_figure
@@ -23,7 +24,7 @@ from strongreplay.report.figures import all_figures
 from strongreplay.report.matrices import matrices_figure
 from strongreplay.report.memory_sizes import memory_figure
 from strongreplay.report.scatter import plane_figure, time_figure
-from strongreplay.report.styles import GREY, MOST_COLOURED, ORDER, style_groups
+from strongreplay.report.styles import GREY, MOST_COLOURED, style_groups
 from strongreplay.report.summary import summarise
 from strongreplay.report.svg import as_svg, save
 from strongreplay.report.tables import Group, group_records
@@ -33,6 +34,7 @@ from strongreplay.storage.records import RunRecord
 
 NET = {"name": "mlp", "width": None}
 WHOLE = list(ABLATIONS)[-1]
+ORDER = sorted(METHOD_ROWS, key=method_look)
 
 
 def make(

@@ -1,6 +1,6 @@
 """ser compare: a table and a picture of the records of each stream."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,14 +10,14 @@ from strongreplay.cli.commands import STUDY, Command
 from strongreplay.cli.options import RecordPaths, SpreadOption, takes_format
 from strongreplay.cli.tables import Cell, Format, Table, is_terminal, print_table
 from strongreplay.cli.text import print_line
-from strongreplay.errors import DataError
+from strongreplay.errors import ConfigError, DataError, unknown
 
 if TYPE_CHECKING:
     from strongreplay.report.summary import Spread
     from strongreplay.report.tables import Group
     from strongreplay.storage.records import RunRecord
 
-SCORES = {"average_accuracy": ("accuracy", max), "forgetting": ("forgetting", min)}  # headings, which is best
+SCORES = ("average_accuracy", "forgetting")  # the columns unless others are asked for; names of METRICS
 
 
 @takes_format
@@ -29,17 +29,35 @@ def compare_command(
     against: Annotated[
         str, typer.Option(metavar="METHOD", help="Test this method against the others: paired, after Holm.")
     ] = "",
+    metric: Annotated[
+        str, typer.Option(metavar="NAME,...", help="Columns, such as average_incremental_accuracy.")
+    ] = ",".join(SCORES),
     spread: SpreadOption = "interval",
     form: Format = "text",
 ) -> None:
-    """Print a table of mean accuracy and forgetting over seeds, and draw accuracy after each task."""
+    """Print a table of metrics, averaged over seeds, and draw accuracy after each task."""
     from strongreplay.report.tables import group_records
 
+    metrics = parse_metrics(metric)
     folder, records = paths[0] if paths[0].is_dir() else paths[0].parent, read_records(paths)
+    if against and metrics != list(SCORES):
+        raise ConfigError(
+            "--metric is for the table; --against tests average accuracy: leave one of them out"
+        )
     if against:
         print_table(make_paired_table(group_records(records), against), form)
     else:
-        print_comparison(records, folder, picture, form, spread)
+        print_comparison(records, folder, picture, form, spread, metrics=metrics)
+
+
+def parse_metrics(text: str) -> list[str]:
+    from strongreplay.metrics import METRICS
+
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in METRICS:
+            raise unknown("metric", name, METRICS, f"Known: {', '.join(METRICS)}.")
+    return names or list(SCORES)
 
 
 def read_records(paths: list[Path]) -> "list[RunRecord]":
@@ -69,6 +87,7 @@ def print_comparison(
     form: Format = "text",
     spread: "Spread" = "interval",
     drawn: "list[RunRecord] | None" = None,
+    metrics: Sequence[str] = SCORES,
 ) -> None:
     """A table and a picture for each stream and protocol; other formats are one table and no picture.
 
@@ -80,12 +99,12 @@ def print_comparison(
 
     groups = group_records(records)
     if form != "text":
-        print_table(make_comparison_table(groups, spread, with_stream=True), form)
+        print_table(make_comparison_table(groups, spread, metrics, with_stream=True), form)
         return
     names = list(dict.fromkeys(group.place for group in groups))
     for name in names:
         own = [group for group in groups if group.place == name]
-        print_table(make_comparison_table(own, spread))
+        print_table(make_comparison_table(own, spread, metrics))
         shown = [group for group in group_records(drawn) if group.place == name] if drawn else own
         path = picture or folder / f"{safe_name(name)}.png"
         if picture and len(names) > 1:
@@ -100,9 +119,13 @@ def print_comparison(
 
 
 def make_comparison_table(
-    groups: "list[Group]", spread: "Spread" = "interval", with_stream: bool = False
+    groups: "list[Group]",
+    spread: "Spread" = "interval",
+    metrics: Sequence[str] = SCORES,
+    with_stream: bool = False,
 ) -> Table:
     """Mean ± spread over seeds; the best of each column among equal memory sizes is marked."""
+    from strongreplay.metrics import METRICS
     from strongreplay.report.styles import TITLES, label_of
     from strongreplay.report.summary import SPREAD_NAMES
 
@@ -112,11 +135,9 @@ def make_comparison_table(
         for group in groups
     ]
     for scenario in [one for one in TITLES if any(one in group.records[0].scenarios for group in groups)]:
-        for score, (heading, best_of) in SCORES.items():
-            columns.append(f"{TITLES[scenario]}\n{heading}")
-            for row, cell in zip(
-                rows, make_score_cells(groups, scenario, score, best_of, spread), strict=True
-            ):
+        for metric in metrics:
+            columns.append(f"{TITLES[scenario]}\n{METRICS[metric].label}")
+            for row, cell in zip(rows, make_score_cells(groups, scenario, metric, spread), strict=True):
                 row.append(cell)
     for row, group in zip(rows, groups, strict=True):
         row.append(Cell(str(len(group.records)), len(group.records)))
@@ -126,26 +147,20 @@ def make_comparison_table(
     return Table([*columns, "n"], rows, title, wraps=["method"], num_keys=2 + with_stream)
 
 
-def make_score_cells(
-    groups: "list[Group]",
-    scenario: str,
-    score: str,
-    best_of: Callable[[list[float]], float],
-    spread: "Spread",
-) -> Iterator[Cell]:
+def make_score_cells(groups: "list[Group]", scenario: str, metric: str, spread: "Spread") -> Iterator[Cell]:
     """The cells of one column. Joint training is an upper bound and is never marked as best."""
+    from strongreplay.metrics import METRICS
     from strongreplay.report.styles import UPPER_BOUND
 
-    found = [group.score(scenario, score) for group in groups]
+    found = [group.score(scenario, metric) for group in groups]
     rivals: dict[tuple[str, int | None], list[float]] = {}
     for group, summary in zip(groups, found, strict=True):
         if summary and group.method != UPPER_BOUND:
             rivals.setdefault((group.place, group.memory_size), []).append(summary.mean)
     for group, summary in zip(groups, found, strict=True):
         own = rivals.get((group.place, group.memory_size), [])
-        is_best = bool(
-            summary and len(own) > 1 and group.method != UPPER_BOUND and summary.mean == best_of(own)
-        )
+        competes = summary is not None and len(own) > 1 and group.method != UPPER_BOUND
+        is_best = competes and summary is not None and summary.mean == METRICS[metric].best_of(own)
         value = {"mean": summary.mean, spread: summary.spread(spread)} if summary else {"mean": None}
         yield Cell(summary.text(spread) if summary else "-", value, is_best)
 

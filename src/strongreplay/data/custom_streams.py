@@ -10,7 +10,7 @@ from typing import Any
 
 from strongreplay.data.tasks import Stream
 from strongreplay.errors import DataError, SerError
-from strongreplay.extensions import Loaded, installed, is_path, load_object
+from strongreplay.extensions import Loaded, explain, installed, is_path, load_object
 from strongreplay.protocol import Split
 
 
@@ -33,7 +33,7 @@ def call(name: str, function: Any, seed: int, folder: Path) -> Stream | tuple[Sp
     except SerError:
         raise
     except Exception as error:
-        raise DataError(f"{name} failed with {type(error).__name__}: {error}; fix the function") from error
+        raise DataError(f"{name} failed: {explain(error)}; fix the function") from error
     if isinstance(made, Stream):
         return made
     if isinstance(made, tuple) and len(made) == 2 and all(isinstance(part, Split) for part in made):

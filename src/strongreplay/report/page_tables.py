@@ -1,9 +1,9 @@
 """Rows of the page's tables: a user's own runs, the cells of the paper, and paired tests."""
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
+from strongreplay.metrics import METRICS, Metric
 from strongreplay.report.page_text import clip
 from strongreplay.report.paired import PairedTest
 from strongreplay.report.styles import PRINTED, TITLES, UPPER_BOUND, label_of, net_of, scenarios_of
@@ -13,7 +13,7 @@ from strongreplay.report.verdicts import VERDICTS, Cell
 from strongreplay.runs.paper import PaperCell
 from strongreplay.storage.records import RunRecord
 
-SCORES = (("average_accuracy", "accuracy", max), ("forgetting", "forgetting", min))
+SCORES = ("average_accuracy", "forgetting")  # columns of the tables of runs; names of METRICS
 SIGNS = {
     "better": "▲", "reproduced": "✓", "below": "▼", "undecided": "≈", "too few seeds": "?", "not run": "○",
     "no number": "·", "ahead": "▲", "behind": "▼", "not decided": "≈",
@@ -103,15 +103,15 @@ def rank_in_table(group: Group) -> tuple[bool, float]:
 def own_table(stream: str, size: int | None, net: str, groups: list[Group]) -> dict[str, Any]:
     """Accuracies come first, so that they are visible on a narrow screen."""
     scenarios = scenarios_of(groups)
-    wanted = [(scenario, *score) for score in SCORES for scenario in scenarios]
+    wanted = [(scenario, score) for score in SCORES for scenario in scenarios]
     columns = [
-        mark_best(groups, [group.score(scenario, score) for group in groups], best_of)
-        for scenario, score, _, best_of in wanted
+        mark_best(groups, [group.score(scenario, score) for group in groups], METRICS[score])
+        for scenario, score in wanted
     ]
     memory = "no memory" if size is None else f"memory {size}"
     return {
         "title": f"{clip(stream)}, {memory}, net {clip(net) or 'not known'}",
-        "headings": [f"{TITLES[scenario]} {heading}" for scenario, _, heading, _ in wanted],
+        "headings": [f"{TITLES[scenario]} {METRICS[score].label}" for scenario, score in wanted],
         "rows": [
             own_row(group, [column[number] for column in columns]) for number, group in enumerate(groups)
         ],
@@ -130,11 +130,11 @@ def own_row(group: Group, scores: list[tuple[Summary | None, bool]]) -> dict[str
 
 
 def mark_best(
-    groups: list[Group], scores: list[Summary | None], best_of: Callable[[list[float]], float]
+    groups: list[Group], scores: list[Summary | None], metric: Metric
 ) -> list[tuple[Summary | None, bool]]:
     """Mark the best; joint training is an upper bound and is never marked."""
     rivals = [s.mean for s, group in zip(scores, groups, strict=True) if s and group.method != UPPER_BOUND]
-    best = best_of(rivals) if len(rivals) > 1 else None
+    best = metric.best_of(rivals) if len(rivals) > 1 else None
     return [
         (s, s is not None and s.mean == best and group.method != UPPER_BOUND)
         for s, group in zip(scores, groups, strict=True)

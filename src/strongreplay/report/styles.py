@@ -18,7 +18,6 @@ from strongreplay.report.tables import Group
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 MOST_COLOURED = len(COLOURS)
 GREY, GREY_TEXT = "#A9A9A9", "#7A7A7A"  # readable on a light and on a dark page
-ORDER = tuple(sorted(METHOD_ROWS, key=method_look))
 PRINTED = {name: row.label for name, row in METHOD_ROWS.items()}
 TITLES = {"class-il": "Class-IL", "task-il": "Task-IL", "domain-il": "Domain-IL"}
 INK = "#111111"  # text on data colours; pure black would become the page's text colour, which may be light

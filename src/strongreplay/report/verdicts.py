@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import sqrt
 
+from strongreplay.metrics import METRICS
 from strongreplay.report.summary import Summary, student_quantile, summarise
 from strongreplay.runs.paper import NUM_RUNS, PaperCell
 from strongreplay.storage.records import RunRecord, fingerprint
@@ -24,7 +25,6 @@ FEWEST_SEEDS = 3
 MARGIN = 2.0  # points
 MOST_SEEDS = 100  # upper limit of the search for a deciding number of seeds
 VERDICTS = ("better", "reproduced", "below", "undecided", "too few seeds", "not run", "no number")
-BETTER = {"average_accuracy": 1, "forgetting": -1}
 ByConfig = dict[tuple[str, str], dict[int, RunRecord]]  # stream and fingerprint -> seed -> record
 
 
@@ -77,7 +77,7 @@ def judge(item: PaperCell, ours: Summary | None, margin: float = MARGIN) -> str:
     if item.protocol != "full":
         return "not comparable"  # net and epochs differ from those of the printed number
     interval = difference_interval(ours, published)
-    return "too few seeds" if interval is None else judge_interval(interval, BETTER[item.score], margin)
+    return "too few seeds" if interval is None else judge_interval(interval, METRICS[item.score].sign, margin)
 
 
 def judge_interval(interval: tuple[float, float], sign: int, margin: float) -> str:
@@ -108,7 +108,7 @@ def seeds_to_decide(item: PaperCell, ours: Summary, published: Summary, margin: 
     """The smallest number of seeds that decides with these means and deviations; None above MOST_SEEDS."""
     for count in range((ours.count or 0) + 1, MOST_SEEDS + 1):
         interval = difference_interval(Summary(ours.mean, ours.deviation, count), published)
-        if interval and judge_interval(interval, BETTER[item.score], margin) != "undecided":
+        if interval and judge_interval(interval, METRICS[item.score].sign, margin) != "undecided":
             return count
     return None
 

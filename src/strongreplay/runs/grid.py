@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import torch
 
 from strongreplay.errors import DataError, SerError
+from strongreplay.extensions import explain_user_fault
 from strongreplay.methods.table import method_label
 from strongreplay.protocol import Terms
 from strongreplay.runs.config import RunConfig, config_of
@@ -170,13 +171,23 @@ def attempt(config: RunConfig, options: RunOptions, listener: Listener) -> tuple
         return "recorded", headline(make_run(config, options, [listener]))
     except Interrupted as error:
         return "stopped", str(error)
-    except (SerError, OSError) as error:
+    except SerError as error:
         return "failed", str(error)
-    except (MemoryError, RuntimeError) as error:
-        text = str(error).lower()
-        if isinstance(error, MemoryError) or "out of memory" in text or "allocate memory" in text:
-            return "failed", f"there was not enough memory ({error})"
-        raise
+    except Exception as error:
+        if reason := explain_failure(error):
+            return "failed", reason
+        raise  # a fault of ours, whose traceback is needed
+
+
+def explain_failure(error: Exception) -> str | None:
+    """What a person can do something about: too little memory, a fault in a user's code, the disk."""
+    text = str(error).lower()
+    is_about_memory = isinstance(error, RuntimeError) and (
+        "out of memory" in text or "allocate memory" in text
+    )
+    if isinstance(error, MemoryError) or is_about_memory:
+        return f"there was not enough memory ({error})"
+    return explain_user_fault(error) or (str(error) if isinstance(error, OSError) else None)
 
 
 def headline(record: RunRecord) -> str:
@@ -372,7 +383,7 @@ def work(link: Connection, options: RunOptions, threads: int) -> None:
             return
         try:
             ended = attempt(config_of(held, source), options, listener)
-        except Exception as error:  # an error in a method: report its file and line
+        except Exception as error:  # a fault of ours: it must not end the process, and its place is needed
             ended = "failed", f"{type(error).__name__}: {error} ({place_of(error)})"
         listener.send(*ended)
 

@@ -1,0 +1,50 @@
+"""ser compare: which metrics are columns, and which value of a column is best."""
+
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from support.commands import Ser
+from support.records import make_record
+
+from strongreplay.cli.compare import make_comparison_table
+from strongreplay.cli.tables import Cell
+from strongreplay.metrics import METRICS, Metric
+from strongreplay.report.tables import group_records
+from strongreplay.storage.records import write_record
+
+
+def test_average_incremental_accuracy_is_a_column(tmp_path: Path, ser: Ser) -> None:
+    write_record(tmp_path, make_record("ser", accuracy=80))
+    write_record(tmp_path, make_record("er", accuracy=70))
+    words = ["compare", tmp_path, "--metric", "average_incremental_accuracy, forgetting"]
+    said = ser(*words, "--json")
+    assert said.code == 0, said.err
+    means = {row["method"]: row["Class-IL incremental accuracy"]["mean"] for row in said.json}
+    assert means == {"SER": (90 + 80) / 2, "ER": (90 + 70) / 2}
+    assert {"Class-IL forgetting"} == {key for key in said.json[0] if key.startswith("Class-IL f")}
+    assert not any(key.endswith("-IL accuracy") for key in said.json[0])
+    assert ser(*words).code == 0
+
+
+def test_an_unknown_metric_is_refused(tmp_path: Path, ser: Ser) -> None:
+    write_record(tmp_path, make_record())
+    said = ser("compare", tmp_path, "--metric", "forgeting")
+    assert (said.code, "unknown metric 'forgeting'; did you mean 'forgetting'?" in said.err) == (2, True)
+    said = ser("compare", tmp_path, "--metric", "forgetting", "--against", "ser")
+    assert (said.code, "--against tests average accuracy" in said.err) == (2, True)
+
+
+@pytest.mark.parametrize(("better", "best"), [("higher", "SER"), ("lower", "ER")])
+def test_a_new_metric_is_one_row(
+    better: Literal["higher", "lower"], best: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metric = Metric("last", better, "the last entry", lambda matrix, _: float(matrix[-1, -1]))
+    monkeypatch.setitem(METRICS, "last_entry", metric)
+    groups = group_records([make_record("ser", accuracy=80), make_record("er", accuracy=70)])
+    table = make_comparison_table(groups, metrics=["last_entry"])
+    column = table.columns.index("Class-IL\nlast")
+    cells = {str(row[0]): row[column] for row in table.rows}
+    marked = [name for name, cell in cells.items() if isinstance(cell, Cell) and cell.is_best]
+    assert marked == [best]
+    assert metric.best_of([1.0, 2.0]) == {"higher": 2.0, "lower": 1.0}[better]
