@@ -8,7 +8,7 @@ from support.commands import Ser
 from support.records import make_record
 
 from strongreplay.cli.compare import make_comparison_table
-from strongreplay.cli.tables import Cell
+from strongreplay.cli.tables import TableCell
 from strongreplay.metrics import METRICS, Metric
 from strongreplay.report.tables import group_records
 from strongreplay.storage.records import write_record
@@ -45,6 +45,6 @@ def test_a_new_metric_is_one_row(
     table = make_comparison_table(groups, metrics=["last_entry"])
     column = table.columns.index("Class-IL\nlast")
     cells = {str(row[0]): row[column] for row in table.rows}
-    marked = [name for name, cell in cells.items() if isinstance(cell, Cell) and cell.is_best]
+    marked = [name for name, cell in cells.items() if isinstance(cell, TableCell) and cell.is_best]
     assert marked == [best]
     assert metric.best_of([1.0, 2.0]) == {"higher": 2.0, "lower": 1.0}[better]

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from strongreplay.cli.tables import Cell, Format, Table, print_table
+from strongreplay.cli.tables import Format, Table, TableCell, print_table
 
 NUMBERS = Table(
     ("method", "memory", "Class-IL\naccuracy", "Class-IL\nforgetting", "Task-IL\naccuracy", "n"),
     [
-        ("SER", "200", Cell("85.10 ± 0.21", {"mean": 85.1}, True), "9.12 ± 1.00", "98.12 ± 10.50", "5"),
-        ("DER++ (alpha=3, beta=0.5)", "5,120", Cell("8.00", {"mean": 8.0}), "-", "97.00 ± 0.10", "10"),
+        ("SER", "200", TableCell("85.10 ± 0.21", {"mean": 85.1}, True), "9.12 ± 1.00", "98.12 ± 10.50", "5"),
+        ("DER++ (alpha=3, beta=0.5)", "5,120", TableCell("8.00", {"mean": 8.0}), "-", "97.00 ± 0.10", "10"),
     ],
     "accuracies",
     wraps=["method"],

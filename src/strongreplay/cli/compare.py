@@ -8,7 +8,7 @@ import typer
 
 from strongreplay.cli.commands import STUDY, Command
 from strongreplay.cli.options import RecordPaths, SpreadOption, takes_format
-from strongreplay.cli.tables import Cell, Format, Table, is_terminal, print_table
+from strongreplay.cli.tables import Format, Table, TableCell, is_terminal, print_table
 from strongreplay.cli.text import print_line
 from strongreplay.errors import ConfigError, DataError, unknown
 
@@ -130,7 +130,7 @@ def make_comparison_table(
     from strongreplay.report.summary import SPREAD_NAMES
 
     columns = [*(["stream"] if with_stream else []), "method", "memory"]
-    rows: list[list[str | Cell]] = [
+    rows: list[list[str | TableCell]] = [
         [*([group.place] if with_stream else []), label_of(group), str(group.memory_size or "-")]
         for group in groups
     ]
@@ -140,14 +140,16 @@ def make_comparison_table(
             for row, cell in zip(rows, make_score_cells(groups, scenario, metric, spread), strict=True):
                 row.append(cell)
     for row, group in zip(rows, groups, strict=True):
-        row.append(Cell(str(len(group.records)), len(group.records)))
+        row.append(TableCell(str(len(group.records)), len(group.records)))
     mark = "in bold" if is_terminal() else "marked *"
     what = f"mean ± {SPREAD_NAMES[spread]} over n seeds, in per cent"
     title = f"{groups[0].place}: {what}; best of a memory size {mark}"
     return Table([*columns, "n"], rows, title, wraps=["method"], num_keys=2 + with_stream)
 
 
-def make_score_cells(groups: "list[Group]", scenario: str, metric: str, spread: "Spread") -> Iterator[Cell]:
+def make_score_cells(
+    groups: "list[Group]", scenario: str, metric: str, spread: "Spread"
+) -> Iterator[TableCell]:
     """The cells of one column. Joint training is an upper bound and is never marked as best."""
     from strongreplay.metrics import METRICS
     from strongreplay.report.styles import UPPER_BOUND
@@ -162,7 +164,7 @@ def make_score_cells(groups: "list[Group]", scenario: str, metric: str, spread: 
         competes = summary is not None and len(own) > 1 and group.method != UPPER_BOUND
         is_best = competes and summary is not None and summary.mean == METRICS[metric].best_of(own)
         value = {"mean": summary.mean, spread: summary.spread(spread)} if summary else {"mean": None}
-        yield Cell(summary.text(spread) if summary else "-", value, is_best)
+        yield TableCell(summary.text(spread) if summary else "-", value, is_best)
 
 
 def make_paired_table(groups: "list[Group]", method: str) -> Table:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from strongreplay.cli.tables import Cell, Table, print_table
+from strongreplay.cli.tables import Table, TableCell, print_table
 from strongreplay.cli.text import NAMED, count_of, join_names, print_json, print_line
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def print_gate(about: dict[str, Any], verdict: "Verdict", everything: bool) -> N
         before = "-" if change.before is None else f"{change.before:.1f}"
         moved = "new" if change.before is None else f"{change.after - change.before:+.1f}"
         cells = (str(change.label), change.where, str(change.count), before, f"{change.after:.1f}", moved)
-        rows.append([Cell(cell, is_bad=change in fallen) for cell in cells])
+        rows.append([TableCell(cell, is_bad=change in fallen) for cell in cells])
     if not rows:
         print_line("nothing was held out and no guard given: there was nothing to judge by")
         return

@@ -9,7 +9,7 @@ import typer
 from strongreplay.cli.commands import STUDY, Command
 from strongreplay.cli.compare import read_records
 from strongreplay.cli.options import ResultsFolder, takes_format
-from strongreplay.cli.tables import Cell, Format, Table, print_table
+from strongreplay.cli.tables import Format, Table, TableCell, print_table
 from strongreplay.cli.text import print_line
 from strongreplay.errors import unknown
 
@@ -72,15 +72,15 @@ def print_cell(item: "PaperCell", out: Path, form: Format) -> None:
 def make_seeds_table(item: "PaperCell", records: "Sequence[RunRecord]", out: Path) -> Table:
     from strongreplay.storage.records import record_path
 
-    rows: list[list[str | Cell]] = []
+    rows: list[list[str | TableCell]] = []
     for record in records:
         measured, score = record.measured, record.score(item.scenario, item.score)
         seconds = measured.get("phases", {}).get("train", {}).get("seconds")
         rows.append(
             [
                 str(record.seed),
-                Cell(f"{score:.2f}", score),
-                Cell("-" if seconds is None else f"{seconds:.1f}", seconds),
+                TableCell(f"{score:.2f}", score),
+                TableCell("-" if seconds is None else f"{seconds:.1f}", seconds),
                 str(measured.get("started", "-"))[:19],
                 str(measured.get("versions", {}).get("commit", "-")),
                 str(record_path(out, record.config)),
@@ -136,10 +136,10 @@ def join_scores(scores: dict[str, float | None]) -> str:
 def make_matrix_table(record: "RunRecord", scenario: str, title: str = "") -> Table:
     """Accuracy on each task, after each task."""
     matrix = record.matrix(scenario)
-    rows: list[list[str | Cell]] = [
+    rows: list[list[str | TableCell]] = [
         [
             "all" if len(matrix) < len(row) else str(index + 1),
-            *(Cell("" if value is None else f"{value:.1f}", value) for value in row),
+            *(TableCell("" if value is None else f"{value:.1f}", value) for value in row),
         ]
         for index, row in enumerate(matrix)
     ]
@@ -148,10 +148,10 @@ def make_matrix_table(record: "RunRecord", scenario: str, title: str = "") -> Ta
 
 def make_accuracy_table(records: "list[RunRecord]") -> Table:
     """The matrices of all records with one number per row, for programs."""
-    rows: list[list[str | Cell]] = [
+    rows: list[list[str | TableCell]] = [
         [
             *(record.stream, record.method, str(record.memory_size or ""), str(record.seed), scenario),
-            *(str(after + 1), str(task + 1), Cell(f"{value:.2f}", value)),
+            *(str(after + 1), str(task + 1), TableCell(f"{value:.2f}", value)),
         ]
         for record in records
         for scenario in record.scenarios

@@ -29,7 +29,7 @@ LATEX = {"%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "$": r"\$", "±": r"$\p
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class TableCell:
     """The text for people, and the value for programs: a number, or several by name."""
 
     text: str
@@ -41,7 +41,7 @@ class Cell:
 @dataclass(frozen=True, slots=True)
 class Table:
     columns: Sequence[str]  # headings, which may contain line breaks
-    rows: Sequence[Sequence[str | Cell]]
+    rows: Sequence[Sequence[str | TableCell]]
     title: str = ""
     wraps: Sequence[str] = ()  # columns whose cells may take several lines
     optional: Sequence[str] = ()  # columns that may be left out, the last first
@@ -76,7 +76,7 @@ class Layout:
             for place, head in enumerate(self.heads)
         ]
 
-    def text_of(self, cell: Cell, place: int) -> str:
+    def text_of(self, cell: TableCell, place: int) -> str:
         """The text of a cell; without bold style, the best of a column gets a mark and the others a space."""
         text = "\n".join(map(printable, cell.text.split("\n")))
         if self.styled or not any(as_cell(row[place]).is_best for row in self.table.rows):
@@ -140,7 +140,7 @@ class Layout:
         return lines
 
     def join(
-        self, parts: Mapping[int, Sequence[str]], widths: Mapping[int, int], cells: Sequence[Cell] = ()
+        self, parts: Mapping[int, Sequence[str]], widths: Mapping[int, int], cells: Sequence[TableCell] = ()
     ) -> Iterator[str]:
         for number in range(max(map(len, parts.values()))):
             line = []
@@ -151,7 +151,7 @@ class Layout:
                 line.append(self.styled_cell(text, cells[place]) if cells and self.styled else text)
             yield GAP.join(line).rstrip()
 
-    def styled_cell(self, text: str, cell: Cell) -> str:
+    def styled_cell(self, text: str, cell: TableCell) -> str:
         return style(text, bold=cell.is_best or cell.is_bad, fg="red" if cell.is_bad else None)
 
     def wrap(self, text: str, width: int) -> list[str]:
@@ -205,11 +205,11 @@ def style(text: str, **how: Any) -> str:
     return typer.style(text, **how) if any(how.values()) else text
 
 
-def as_cell(cell: str | Cell) -> Cell:
-    return cell if isinstance(cell, Cell) else Cell(cell)
+def as_cell(cell: str | TableCell) -> TableCell:
+    return cell if isinstance(cell, TableCell) else TableCell(cell)
 
 
-def value_of(cell: str | Cell) -> Any:
+def value_of(cell: str | TableCell) -> Any:
     cell = as_cell(cell)
     return cell.text if cell.value is None else cell.value
 
@@ -271,7 +271,7 @@ def escape_latex(text: str) -> str:
     return "".join(LATEX.get(sign, sign) for sign in text.replace("\n", " "))
 
 
-def mark(cell: Cell, before: str, after: str, escape: Callable[[str], str] = str) -> str:
+def mark(cell: TableCell, before: str, after: str, escape: Callable[[str], str] = str) -> str:
     text = escape(printable(cell.text.replace("\n", " ")))
     return f"{before}{text}{after}" if cell.is_best else text
 

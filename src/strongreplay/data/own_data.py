@@ -18,7 +18,7 @@ from strongreplay.data.archives import OnProgress, telling
 from strongreplay.data.arrays import Array, open_npy
 from strongreplay.data.labels import Label
 from strongreplay.data.mapped import map_file
-from strongreplay.data.own_sources import READERS, Samples, Source, stamp_of
+from strongreplay.data.own_sources import READERS, DataSource, Samples, stamp_of
 from strongreplay.errors import ConfigError, DataError, RunError
 from strongreplay.protocol import Split, derive_generator
 from strongreplay.storage import files
@@ -53,7 +53,7 @@ def open_own(
 ) -> OwnData:
     """The data of a name; `test` is the share of each class that is held out if there is no test part."""
     kind, _, path = name.partition(":")
-    source = Source(kind, Path(path).expanduser(), side)
+    source = DataSource(kind, Path(path).expanduser(), side)
     place, about = _kept(source, cache / CACHE, progress)
     with telling(place, "remove it"):
         labels = torch.from_numpy(np.array(open_npy(place / "labels.npy")))
@@ -74,7 +74,7 @@ def open_own(
 def data_hash(name: str, cache: Path, side: int | None = None, progress: OnProgress | None = None) -> str:
     """The hash of the data of a name; the data are read again if they have changed."""
     kind, _, path = name.partition(":")
-    return str(_kept(Source(kind, Path(path).expanduser(), side), cache / CACHE, progress)[1]["hash"])
+    return str(_kept(DataSource(kind, Path(path).expanduser(), side), cache / CACHE, progress)[1]["hash"])
 
 
 def hold_out_rows(labels: Tensor, share: float, names: tuple[str, ...], where: str) -> tuple[Tensor, Tensor]:
@@ -102,7 +102,7 @@ def _open_inputs(path: Path) -> Tensor:
     return held.unsqueeze(1) if array.ndim == 3 else held
 
 
-def _kept(source: Source, cache: Path, progress: OnProgress | None) -> tuple[Path, dict[str, Any]]:
+def _kept(source: DataSource, cache: Path, progress: OnProgress | None) -> tuple[Path, dict[str, Any]]:
     """The cache folder of the current source, and its description; read and written if needed."""
     key = json.dumps([source.kind, str(source.path.resolve()), source.side])
     place, stamp = cache / files.sha256(key.encode())[:16], stamp_of(source)
@@ -129,7 +129,7 @@ def _read_about(place: Path, stamp: str) -> dict[str, Any] | None:
     return about if fits else None
 
 
-def _keep(source: Source, place: Path, stamp: str, progress: OnProgress | None) -> dict[str, Any]:
+def _keep(source: DataSource, place: Path, stamp: str, progress: OnProgress | None) -> dict[str, Any]:
     samples = READERS[source.kind](source, progress)
     names, columns = number_labels(samples.labels, samples.num_train, str(source))
     files.make_folder(place.parent)

@@ -25,7 +25,7 @@ ARRAYS = ("inputs.npy", "labels.npy", "test-inputs.npy", "test-labels.npy")  # o
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class DataSource:
     """The kind and path of a name such as folder:PHOTOS."""
 
     kind: str
@@ -48,7 +48,7 @@ class Samples:
     inputs: tuple[Path, ...] = ()  # files that are arrays already
 
 
-def stamp_of(source: Source) -> str:
+def stamp_of(source: DataSource) -> str:
     """Changes whenever a file of the source is added, removed, renamed or written to."""
     with telling(source.path, f"give {source.kind}: something that is there"):
         source.path.stat()
@@ -59,7 +59,7 @@ def stamp_of(source: Source) -> str:
     return files.sha256(json.dumps(found).encode())
 
 
-def _files_of(source: Source) -> list[Path]:
+def _files_of(source: DataSource) -> list[Path]:
     path = source.path
     if source.kind == "folder":
         if not path.is_dir():
@@ -72,7 +72,7 @@ def _files_of(source: Source) -> list[Path]:
     return [path]
 
 
-def _read_photos(source: Source, progress: OnProgress | None) -> Samples:
+def _read_photos(source: DataSource, progress: OnProgress | None) -> Samples:
     """Image files: a folder for each class, optionally inside train/ and test/, or a CSV manifest."""
     num_train = None
     if source.kind == "csv":
@@ -103,7 +103,7 @@ def _has_parts(folder: Path) -> bool:
     return inner == {"train", "test"}
 
 
-def _read_npz(source: Source, progress: OnProgress | None) -> Samples:
+def _read_npz(source: DataSource, progress: OnProgress | None) -> Samples:
     parts = read_npz_parts(source.path)
     first = read_chunk(*parts[0], side=source.side, progress=progress)
     shape = tuple(first.inputs.shape[1:])
@@ -114,7 +114,7 @@ def _read_npz(source: Source, progress: OnProgress | None) -> Samples:
     return Samples(shape, dtype, labels, num_train, lambda: (chunk.inputs.numpy() for chunk in chunks))
 
 
-def _read_npy(source: Source, progress: OnProgress | None) -> Samples:
+def _read_npy(source: DataSource, progress: OnProgress | None) -> Samples:
     """Arrays that are not copied: inputs.npy and labels.npy, optionally also with the prefix test-."""
     if source.side is not None:
         raise ConfigError(f"data.side: {source} is taken as it is; leave data.side out")
@@ -171,7 +171,7 @@ def _check_array(array: Array, num_labels: int, where: str, shape: tuple[int, ..
         raise DataError(f"{where}: must be C-ordered, with samples of shape {shape}, got {array.shape[1:]}")
 
 
-READERS: dict[str, Callable[[Source, OnProgress | None], Samples]] = {
+READERS: dict[str, Callable[[DataSource, OnProgress | None], Samples]] = {
     "folder": _read_photos,
     "csv": _read_photos,
     "npz": _read_npz,

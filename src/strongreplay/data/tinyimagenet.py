@@ -49,7 +49,7 @@ class Listing(NamedTuple):
     splits: dict[str, list[tuple[str, int]]]
 
 
-class Source:
+class ImageSource:
     """Reads files of the unpacked folder if it exists, otherwise of the zip, by their name in the zip."""
 
     def __init__(self, folder: Path) -> None:
@@ -102,7 +102,7 @@ class Source:
             raise Damaged(self.path, f"(its {name}) {error}") from error
 
 
-def list_images(source: Source, counts: Counts) -> Listing:
+def list_images(source: ImageSource, counts: Counts) -> Listing:
     """Every image's name and label, from wnids.txt and val_annotations.txt."""
     wnids = source.read_lines(f"{TREE}/wnids.txt")
     if len(set(wnids)) != counts.num_classes or not all(re.fullmatch(r"n\d{8}", wnid) for wnid in wnids):
@@ -134,7 +134,9 @@ def list_images(source: Source, counts: Counts) -> Listing:
     return Listing(wnids, {"train": train, "test": list(test.items())})
 
 
-def read_images(source: Source, listing: Listing, split: str, progress: OnProgress | None) -> Iterator[Bytes]:
+def read_images(
+    source: ImageSource, listing: Listing, split: str, progress: OnProgress | None
+) -> Iterator[Bytes]:
     """The decoded images of a split, one after another."""
     names = [name for name, _ in listing.splits[split]]
     for done, name in enumerate(names, start=1):
@@ -165,7 +167,7 @@ def _make_cache(folder: Path, counts: Counts, progress: OnProgress | None) -> No
     for stale in folder.glob(f"{CACHE}.part-*"):  # version 0.1 left them
         files.remove(stale)
     files.clear_leftovers(folder, CACHE)
-    with closing(Source(folder)) as source:
+    with closing(ImageSource(folder)) as source:
         listing = list_images(source, counts)
         with files.new_folder(folder / CACHE) as part:
             for split in listing.splits:
@@ -174,7 +176,7 @@ def _make_cache(folder: Path, counts: Counts, progress: OnProgress | None) -> No
 
 
 def _write_split(
-    part: Path, source: Source, listing: Listing, split: str, progress: OnProgress | None
+    part: Path, source: ImageSource, listing: Listing, split: str, progress: OnProgress | None
 ) -> None:
     labels = np.array([label for _, label in listing.splits[split]], np.int64)
     with files.new_file(part / f"{split}-labels.npy") as file:
@@ -270,7 +272,7 @@ def _check_cache(folder: Path, counts: Counts, progress: OnProgress | None) -> s
 
 
 def _check_tree(folder: Path, counts: Counts, progress: OnProgress | None) -> str:
-    source = Source(folder)
+    source = ImageSource(folder)
     listing = list_images(source, counts)
     for split in listing.splits:
         for _ in read_images(source, listing, split, progress):

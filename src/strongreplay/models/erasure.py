@@ -61,7 +61,7 @@ class Erased:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ErasureRow:
     version: str
     sample: Remembered
     origin: Origin
@@ -139,14 +139,14 @@ def find(
     return ErasedSamples(samples, pictures, len(samples) - len(origins), versions, stopped)
 
 
-def all_rows(store: Store, progress: OnProgress) -> list[Row]:
+def all_rows(store: Store, progress: OnProgress) -> list[ErasureRow]:
     """The rows of every version; the version in use comes last."""
-    rows, names = list[Row](), store.names()
+    rows, names = list[ErasureRow](), store.names()
     names.sort(key=lambda name: name == store.current)
     for number, name in enumerate(names):
         progress("looking", number, len(names))
         parts = read_parts(store, name)[1]
-        rows += map(Row, repeat(name), samples_of(parts), origins_in(parts), digests_of(parts))
+        rows += map(ErasureRow, repeat(name), samples_of(parts), origins_in(parts), digests_of(parts))
     return rows
 
 

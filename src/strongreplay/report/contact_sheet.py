@@ -22,7 +22,7 @@ Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SheetRow:
     """A row of the sheet: the indices of its images, and a name."""
 
     numbers: list[int]
@@ -31,7 +31,7 @@ class Row:
 
 def draw_rows(
     images: Pixels,
-    rows: Sequence[Row],
+    rows: Sequence[SheetRow],
     size: tuple[int, int],
     gap: int,
     framed: Sequence[bool] = (),
@@ -86,7 +86,7 @@ def draw_sheet(
     return sum(len(row.numbers) for row in rows)
 
 
-def rows_by_label(labels: Sequence[str]) -> list[Row]:
+def rows_by_label(labels: Sequence[str]) -> list[SheetRow]:
     """One row per class; a single class gets several rows."""
     groups: dict[str, list[int]] = {}
     for number, label in enumerate(labels):
@@ -94,9 +94,11 @@ def rows_by_label(labels: Sequence[str]) -> list[Row]:
     if len(groups) == 1:
         ((name, numbers),) = groups.items()
         starts = range(0, min(len(numbers), IN_ROW * MOST_LINES), IN_ROW)
-        return [Row(numbers[start : start + IN_ROW], "" if start else name) for start in starts]
+        return [SheetRow(numbers[start : start + IN_ROW], "" if start else name) for start in starts]
     # Held-out images are last; a shortened row must still show some of them.
-    return [Row(choose_evenly(numbers, IN_ROW), name) for name, numbers in list(groups.items())[:MOST_ROWS]]
+    return [
+        SheetRow(choose_evenly(numbers, IN_ROW), name) for name, numbers in list(groups.items())[:MOST_ROWS]
+    ]
 
 
 def choose_evenly(numbers: list[int], most: int) -> list[int]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from strongreplay.errors import DataError
-from strongreplay.report.contact_sheet import Row, choose_evenly, draw_rows
+from strongreplay.report.contact_sheet import SheetRow, choose_evenly, draw_rows
 from strongreplay.storage import files
 from strongreplay.storage.checkpoints import TENSORS, checkpoints, read_files
 
@@ -99,7 +99,7 @@ def draw(contents: MemoryContents) -> MemoryPicture:
     scale = min(1.0, LARGEST / max(height, width))
     size = max(1, round(width * scale)), max(1, round(height * scale))
     # The background is transparent, so that short rows look right on light and dark pages.
-    sheet = draw_rows(contents.images, [Row(numbers) for numbers in rows], size, gap=1)
+    sheet = draw_rows(contents.images, [SheetRow(numbers) for numbers in rows], size, gap=1)
     address = "data:image/png;base64," + base64.b64encode(encode(sheet)).decode()
     return MemoryPicture(address, describe(contents, rows), *sheet.size)
 
