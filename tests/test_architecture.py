@@ -26,7 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "storage": {"errors", "metrics", ""},
     "methods": BASE | {"data", "extensions", "memory", "nets", "sampling"},
     "training": BASE | {"data", "extensions", "memory", "methods", "metrics", "nets", "storage"},
-    "runs": BASE | {"data", "methods", "metrics", "nets", "storage", "training", ""},
+    "runs": BASE | {"data", "extensions", "methods", "metrics", "nets", "storage", "training", ""},
     "models": BASE | {"data", "memory", "methods", "nets", "sampling", "storage", "training", ""},
     "progress": BASE | {"training"},
     "learner": BASE | {"data", "models", "progress", "storage", "training"},
