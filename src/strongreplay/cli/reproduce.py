@@ -123,8 +123,8 @@ def make_run_command(target: str) -> Callable[..., None]:
         from strongreplay.runs.run import find_device
 
         chosen = choose(target, only, protocol)
-        session = RunOptions(out, choose_data_folder(data), str(find_device(device)))
-        run_cells(chosen, parse_seeds(seeds), session, jobs, threads)
+        options = RunOptions(out, choose_data_folder(data), str(find_device(device)))
+        run_cells(chosen, parse_seeds(seeds), options, jobs, threads)
 
     command.__doc__ = f"Run what is missing of it: {TARGETS[target]}."
     return command
@@ -285,7 +285,7 @@ def fingerprints_now(protocol: str = "full") -> dict[str, str]:
 
 
 def run_cells(
-    chosen: list[PaperCell], seeds: list[int], session: "RunOptions", jobs: int, threads: int | None
+    chosen: list[PaperCell], seeds: list[int], options: "RunOptions", jobs: int, threads: int | None
 ) -> None:
     """Make the missing runs; several cells may need the same run."""
     from strongreplay.cli.run import exit_if_failed, make_runs
@@ -299,16 +299,16 @@ def run_cells(
         for seed in seeds
         for config in [config_for(item, seed)]
     }
-    recorded, absent, problems = sort_out(configs.values(), session.out)
+    recorded, absent, problems = sort_out(configs.values(), options.out)
     there = f"{len(recorded)} recorded, {len(absent)} to make"
     print_line(f"cells {len(runnable)}, runs {len(configs)}: {there}", err=True)
 
     def standing(job: "Job") -> tuple[str, str]:
         own = [item for item in runnable if item.stream == job.config.stream]
-        return standing_of(own, job.config, session.out)
+        return standing_of(own, job.config, options.out)
 
-    progress, ended = make_runs([], absent, problems, session, jobs, threads, standing)
-    print_table(make_verdict_table(judged(chosen, session.out)))
+    progress, ended = make_runs([], absent, problems, options, jobs, threads, standing)
+    print_table(make_verdict_table(judged(chosen, options.out)))
     if progress.stop.asked is not None:
         stopped = sum(job.ended is not None and job.ended[0] == "stopped" for job in ended)
         print_line(f"stopped; {stopped} runs kept their state. Resume with the same command.", err=True)

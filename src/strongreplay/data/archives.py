@@ -35,11 +35,10 @@ BROKEN = (
 
 
 class Damaged(DataError):
-    """A file with wrong contents; `culprit` is the file that has to be deleted."""
+    """A file with wrong contents, which has to be deleted."""
 
-    def __init__(self, culprit: Path, fault: str) -> None:
-        super().__init__(f"{culprit} {fault}")
-        self.culprit = culprit
+    def __init__(self, file: Path, fault: str) -> None:
+        super().__init__(f"{file} {fault}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +101,11 @@ class Contents:
 
 
 @contextmanager
-def reading(path: Path, culprit: Path | None = None) -> Iterator[None]:
-    """Turn any error while reading a file, or a file inside `culprit`, into a DataError."""
+def reading(path: Path, archive: Path | None = None) -> Iterator[None]:
+    """Turn any error while reading a file, or a file inside `archive`, into a DataError."""
 
     def fault(text: str) -> Damaged:
-        return Damaged(culprit, f"(its {path}) {text}") if culprit else Damaged(path, text)
+        return Damaged(archive, f"(its {path}) {text}") if archive else Damaged(path, text)
 
     try:
         yield
