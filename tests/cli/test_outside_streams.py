@@ -7,6 +7,8 @@ import pytest
 from support.commands import Ser, write_digits
 from support.processes import kill_at_first_checkpoint
 
+pytestmark = pytest.mark.slow  # each test starts several processes
+
 STREAM = """
 import torch
 from strongreplay import Split, derive_generator
@@ -39,6 +41,6 @@ def test_a_killed_run_ends_as_if_it_had_never_stopped(
     kill_at_first_checkpoint(tmp_path, "killed", "run", stream, *OPTIONS)
     resumed = ser("resume", "killed")
     assert resumed.code == 0, resumed.err
-    assert "going on after step" in resumed.err
+    assert "resuming after step" in resumed.err
     assert ser("run", stream, *OPTIONS, "-o", "whole").code == 0
     assert results_in(tmp_path / "killed") == results_in(tmp_path / "whole")

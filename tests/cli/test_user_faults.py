@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from support.commands import Ser
 
+pytestmark = pytest.mark.slow  # each test starts several processes
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "er_ace.py"
 METHOD = """
 from strongreplay import Method
