@@ -68,7 +68,7 @@ def _from_file(text: str, kind: Kind, expected: str | None) -> Loaded:
     if module is None:
         if not path.is_file():
             raise ConfigError(
-                f"--{kind} {text}: no file {file} in {Path.cwd()}; give its path from the current folder"
+                f"{kind} {text}: no file {file} in {Path.cwd()}; give its path from the current folder"
             )
         sources = {source: source.read_bytes() for source in _local_sources(path)}
         found = _hash(sources)

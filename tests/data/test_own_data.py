@@ -132,7 +132,7 @@ def test_large_arrays_stay_on_disk(
 
 
 def test_what_is_wrong_is_named(tmp_path: Path, load: Callable[..., OwnData]) -> None:
-    with pytest.raises(DataError, match=r"none is missing; give folder: something that is there"):
+    with pytest.raises(DataError, match=r"none is missing; check the path after folder:"):
         load(f"folder:{tmp_path / 'none'}")
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="empty must hold a folder for each class, got none"):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 from support.steps import EVERYTHING, batches_of, build, learn, memories, net_for, same_state, state_bytes
-from support.tiny_stream import NUM_CLASSES, begin_learning, finish_learning, make_problem
+from support.tiny_stream import NUM_CLASSES, begin_learning, finish_learning, make_problem, weights
 from torch import Tensor
 
 from strongreplay.data.streams import Stream, permutation_maps, remap_pixels
@@ -31,6 +31,24 @@ def trained(name: str, stream: Stream, seed: int = 0, epochs: int = 4) -> Method
     method = build(name, make_problem(stream, seed), seed)
     learn(method, stream, seed, epochs)
     return method
+
+
+@pytest.mark.slow
+@every_method
+def test_four_epochs_with_the_same_seed_give_the_same_weights(name: str, stream: Stream) -> None:
+    first, again, other = (weights(trained(name, stream, seed).net) for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.slow
+@every_method
+def test_every_epoch_has_loss_terms_and_a_memory_goes_with_its_size(name: str, stream: Stream) -> None:
+    method = build(name, make_problem(stream))
+    history = learn(method, stream, epochs=1)
+    assert len(history) == len(stream)
+    assert all(history)
+    assert bool(memories(method)) == METHODS[name].has_memory
 
 
 @pytest.mark.slow

@@ -50,7 +50,7 @@ class Samples:
 
 def stamp_of(source: DataSource) -> str:
     """Changes whenever a file of the source is added, removed, renamed or written to."""
-    with telling(source.path, f"give {source.kind}: something that is there"):
+    with telling(source.path, f"check the path after {source.kind}:"):
         source.path.stat()
         found = []
         for path in _files_of(source):
