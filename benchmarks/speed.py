@@ -86,6 +86,7 @@ BARE = {
     "hal": Bare(((2,), (ANCHORS,)), free=(ANCHORS, 1)),
     "clser": Bare(((2, 1),), free=(1, 1), distances=1),
     "tamil": Bare(((1, 1, 1),), free=(1,), distances=1),
+    "er-ace": Bare(((1, 1),)),
 }
 
 

@@ -317,5 +317,18 @@ METHOD_ROWS: dict[str, MethodRow] = {
             passes="3 / 1, one without gradient",
             look=1,
         ),
+        MethodRow(
+            "er-ace",
+            "ER-ACE",
+            ".er_ace:ERACE",
+            family="replay",
+            about="replay; new samples compete only with classes of their batch and unseen ones",
+            paper="Caccia et al. 2022",
+            keeps="memory",
+            grows=True,
+            cost=2,
+            passes="2 / 1",
+            look=21,
+        ),
     )
 }
