@@ -26,6 +26,8 @@ from strongreplay.nets import build_net, seeded_init
 from strongreplay.protocol import Batch, Problem, Split, Task, Terms, derive_generator
 from strongreplay.training.engine import evaluate, train_task
 from strongreplay.training.events import Listener, Outcome, RunInfo
+from strongreplay.training.precision import Precision
+from strongreplay.training.settings import TrainConfig
 
 NUM_CLASSES, NUM_TASKS, SHAPE, BATCH_SIZE, MEMORY_SIZE = 6, 3, (1, 6, 6), 16, 24
 ALL_CLASSES = tuple(range(NUM_CLASSES))
@@ -352,6 +354,27 @@ def check_growth(case: MethodCase) -> None:
     )
 
 
+def check_low_precision(case: MethodCase) -> None:
+    """Nets that compute in bfloat16 are learnt, and all that is kept stays in float32."""
+    method, name = case.make(), case.row.label
+    precision = Precision(TrainConfig(precision="bf16"), torch.device("cpu"))
+    with precision.applied(method):
+        case.learn(method)
+        for task in range(len(case.stream)):
+            evaluate(method, case.stream.test(task), case.stream.test_view, ALL_CLASSES)
+    held = {key: value for key, value in method.state_dict().items() if isinstance(value, Tensor)}
+    low = [key for key, value in held.items() if value.is_floating_point() and value.element_size() < 4]
+    remedy = "Keep what the net returns; do not cast it."
+    expect(not low, f"{name} keeps {', '.join(low)} in low precision.", remedy)
+    finite = bool(weights(method.net).isfinite().all())
+    expect(finite, f"{name}: weights are not finite after training in bfloat16.", "Guard small divisors.")
+    exact = case.make()
+    case.learn(exact)
+    moved = not torch.equal(weights(method.net), weights(exact.net))
+    remedy = "Call the net through self.net, or a copy of it that the method owns."
+    expect(moved, f"{name} does not compute in bfloat16 when it is asked to.", remedy)
+
+
 def check_learning(case: MethodCase) -> None:
     """It learns six easy classes at once, to more than 90 %."""
     method = case.make()
@@ -366,7 +389,7 @@ METHOD_CHECKS: dict[str, Callable[[MethodCase], None]] = {
     for check in (
         check_settings, check_global_generators, check_deterministic, check_terms, check_gradients,
         check_state, check_moves, check_evaluation, check_memory, check_small_batches, check_frozen_nets,
-        check_growth, check_learning,
+        check_growth, check_low_precision, check_learning,
     )
 }  # fmt: skip
 

@@ -120,6 +120,19 @@ def test_every_method_killed_goes_on_to_the_bit(
 
 
 @pytest.mark.slow
+def test_a_run_in_bfloat16_killed_in_its_second_task_goes_on_to_the_bit(tmp_path: Path) -> None:
+    low = config_for("ser", **{"train.precision": "bf16", "data.tasks": 2, "train.epochs": 1})
+    out, straight = tmp_path / "killed", tmp_path / "straight"
+    go_on(low, straight)
+    killed = in_a_process(lambda: go_on(low, out, DiesAt(steps=8)))
+    assert killed == -signal.SIGKILL
+    go_on(low, out)
+    assert_same(final(low, straight), final(low, out))
+    exact = run(config_for("ser", **{"data.tasks": 2, "train.epochs": 1}))
+    assert exact.results["terms"] != final(low, out)[0]["terms"]
+
+
+@pytest.mark.slow
 def test_ser_survives_25_kills_at_random_moments(tmp_path: Path) -> None:
     config, chance = config_for("ser", **{"train.epochs": 10}), random.Random(0)
     start = time.perf_counter()

@@ -19,6 +19,7 @@ from torch.nn.functional import batch_norm, cross_entropy, unfold
 from torch.optim import Optimizer
 
 from strongreplay.methods.base import evaluation_mode
+from strongreplay.nets.numerics import full_precision
 
 BLOCK_SIZE = 2**26  # largest number of per-sample gradient entries in memory at a time: 256 MiB
 INPUT_DIMS = {nn.Linear: 2, nn.Conv2d: 4, nn.BatchNorm2d: 4}  # the layers that have a formula
@@ -162,7 +163,7 @@ def trace_layers(net: nn.Module, inputs: Tensor, labels: Tensor) -> list[Trace] 
 
     handles = [layer.register_forward_hook(watch) for layer in layers]
     try:
-        with evaluation_mode(net):
+        with evaluation_mode(net), full_precision():
             loss = cross_entropy(net(inputs), labels, reduction="sum")
     finally:
         for handle in handles:
@@ -198,6 +199,6 @@ def sample_gradients(net: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
         logits = functional_call(net, (parameters, constants), (image[None],))
         return cross_entropy(logits, label[None])
 
-    with evaluation_mode(net):
+    with evaluation_mode(net), full_precision():
         gradients = vmap(grad(loss_of), in_dims=(None, 0, 0))(parameters, inputs, labels)
     return torch.cat([gradients[name].flatten(1) for name in parameters], dim=1)

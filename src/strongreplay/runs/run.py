@@ -207,7 +207,7 @@ class StreamTrainer(Trainer):
             known = range(len(stream)) if config.candidates == "all" else range(max(learnt, task) + 1)
             seen = tuple(sorted({label for t in known for label in stream.task_classes[t]}))
             candidates = (seen, stream.task_classes[task]) if stream.scenario == "class-il" else (seen,)
-            with self.meter("evaluate"):
+            with self.meter("evaluate"), self.precision.applied(self.method):
                 split, size = stream.test(task), config.batch_size
                 accuracies = evaluate(
                     self.method, split, stream.test_view, *candidates, batch_size=size, ask=ask

@@ -14,6 +14,7 @@ from pydantic import (
     SerializerFunctionWrapHandler,
     ValidationError,
     create_model,
+    field_validator,
     model_serializer,
     model_validator,
 )
@@ -44,7 +45,7 @@ class Section(BaseModel):
 class TrainConfig(Section):
     """How each task is trained; the default is plain SGD at a constant rate."""
 
-    added = frozenset({"optimizer", "betas", "clip_norm"})
+    added = frozenset({"optimizer", "betas", "clip_norm", "precision", "compile"})
     lr: float = Field(0.1, gt=0, description="learning rate")
     epochs: int = Field(1, ge=1, description="epochs per task")
     batch_size: int = Field(32, ge=1, description="samples per step")
@@ -60,6 +61,10 @@ class TrainConfig(Section):
     clip_norm: float | None = Field(
         None, gt=0, description="limit of the gradient's norm; larger gradients are scaled down"
     )
+    precision: Literal["fp32", "bf16", "fp16"] | None = Field(
+        None, description="numbers in which nets compute; weights stay fp32; fp16: CUDA only; none: fp32"
+    )
+    compile: bool | None = Field(None, description="compile nets with torch.compile; pays off in long runs")
     nesterov: bool | None = Field(None, description="use Nesterov momentum")
     keep_momentum: bool | None = Field(None, description="keep the momentum from task to task")
     first_epochs: int | None = Field(None, ge=1, description="epochs of the first task; none: train.epochs")
@@ -72,6 +77,12 @@ class TrainConfig(Section):
         None, ge=0, description="rate at the end of a wave; none: lr / 1000 (cosine), lr / 100 (restarts)"
     )
     warmup: int | None = Field(None, ge=0, description="epochs of linear warm-up from 0.01, for cosine")
+
+    @field_validator("precision", "compile", mode="after")
+    @classmethod
+    def leave_out_default(cls, value: str | bool | None) -> str | bool | None:
+        """fp32 and false are written as if they were not set: a record's name depends on them."""
+        return None if value in ("fp32", False) else value
 
     @model_validator(mode="after")
     def check(self) -> Self:

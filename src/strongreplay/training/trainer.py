@@ -28,6 +28,7 @@ from strongreplay.training.engine import (
 )
 from strongreplay.training.events import Listener, Listeners, Outcome, RunInfo
 from strongreplay.training.optimizers import carry_over, make_optimizer, with_gradients
+from strongreplay.training.precision import Precision
 from strongreplay.training.settings import TrainConfig
 from strongreplay.training.state_check import check_progress
 
@@ -62,6 +63,7 @@ class Trainer:
         self.listener = Listeners(listeners)
         self.name, self.num_tasks = name, num_tasks
         self.device = next(method.parameters()).device
+        self.precision = Precision(train, self.device)
         self.index = 0  # the index of the task
         self.progress: TaskProgress | None = None  # within a task that has begun
         self.optimizer: Optimizer | None = None  # of the main phase
@@ -88,9 +90,10 @@ class Trainer:
         if self.loaded:
             self.restore(self.loaded)  # begin_task ran a second time and may have changed the state
         progress = self.progress = self.progress or TaskProgress(first_step=self.steps_done)
-        for phase in self.phases_left(task, progress.phase):
-            self.train_phase(task, phase, progress)
-        self.method.end_task(task)
+        with self.precision.applied(self.method):
+            for phase in self.phases_left(task, progress.phase):
+                self.train_phase(task, phase, progress)
+        self.method.end_task(task)  # in float32: what it measures is kept
         self.progress = self.phase_optimizer = self.loaded = None
         self.check_weights()
         self.check_answers(given)
@@ -222,7 +225,8 @@ class Trainer:
         """Raise unless the highest score of each prediction is finite; other scores may be minus infinity."""
         if len(train) == 0:
             return
-        scores = predict_all(self.method, train.inputs[:CHECKED], self.plain_view, self.method.predict)
+        with self.precision.applied(self.method):
+            scores = predict_all(self.method, train.inputs[:CHECKED], self.plain_view, self.method.predict)
         if not scores.amax(1).isfinite().all():
             raise self.not_finite("answers to training samples")
 
