@@ -1,4 +1,4 @@
-"""Methods, nets and streams from outside the package: `mine.py:Thing`, or entry points of installed packages.
+"""Methods, nets, streams and listeners from outside: `mine.py:Thing`, or entry points of installed packages.
 
 A file is identified by a hash of its source and its local imports; records store the hash of their code.
 """
@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple, get_args
 
 from strongreplay.errors import ConfigError, unknown
 
-Kind = Literal["method", "net", "stream"]
+Kind = Literal["method", "net", "stream", "listener"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 FILE_MODULE = "strongreplay_file_"  # how the module of a user's file begins
 STANDARD_LIBRARY = Path(traceback.__file__).parent
@@ -57,7 +57,7 @@ def load_object(text: str, kind: Kind, source_hash: str | None = None) -> Loaded
 
 
 def installed(kind: Kind) -> dict[str, EntryPoint]:
-    """Entry points of installed packages in the group strongreplay.methods, .nets or .streams."""
+    """Entry points of installed packages in the group strongreplay.methods, .nets, .streams or .listeners."""
     return {point.name: point for point in entry_points(group=f"strongreplay.{kind}s")}
 
 

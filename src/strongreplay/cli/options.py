@@ -2,7 +2,7 @@
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
@@ -104,28 +104,43 @@ def takes_format(command: Callable[..., None]) -> Callable[..., None]:
     from strongreplay.cli.tables import Format
 
     forms = [form for form in get_args(Format) if form != "text"]
-    signature = inspect.signature(command)
-    others = [one for name, one in signature.parameters.items() if name != "form"]
-    flags = [
-        inspect.Parameter(
-            form,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=False,
-            annotation=Annotated[bool, typer.Option(f"--{form}", help=f"Print the table as {form}.")],
-        )
+
+    def choose(**given: bool) -> str:
+        chosen = [form for form in forms if given[form]]
+        if len(chosen) > 1:
+            raise ConfigError(f"--{' and --'.join(chosen)} exclude each other; give one of them")
+        return chosen[0] if chosen else "text"
+
+    flags = {
+        form: (Annotated[bool, typer.Option(f"--{form}", help=f"Print the table as {form}.")], False)
         for form in forms
+    }
+    return with_options(command, "form", flags, choose)
+
+
+def with_options(
+    command: Callable[..., None],
+    name: str,
+    options: Mapping[str, tuple[Any, Any]],
+    make: Callable[..., object],
+) -> Callable[..., None]:
+    """Replace one argument of a command by several options, whose values `make` puts together."""
+    signature = inspect.signature(command)
+    others = [one for key, one in signature.parameters.items() if key != name]
+    kind = inspect.Parameter.KEYWORD_ONLY
+    added = [
+        inspect.Parameter(key, kind, default=default, annotation=annotation)
+        for key, (annotation, default) in options.items()
     ]
 
     @wraps(command)
-    def with_format(**given: Any) -> None:
-        chosen = [form for form in forms if given.pop(form)]
-        if len(chosen) > 1:
-            raise ConfigError(f"--{' and --'.join(chosen)} exclude each other; give one of them")
-        command(**given, form=chosen[0] if chosen else "text")
+    def with_more(**given: Any) -> None:
+        own = {key: given.pop(key) for key in options}
+        command(**given, **{name: make(**own)})
 
-    with_format.__signature__ = signature.replace(parameters=[*others, *flags])  # type: ignore[attr-defined]
-    with_format.__annotations__ = {one.name: one.annotation for one in (*others, *flags)}
-    return with_format
+    with_more.__signature__ = signature.replace(parameters=[*others, *added])  # type: ignore[attr-defined]
+    with_more.__annotations__ = {one.name: one.annotation for one in (*others, *added)}
+    return with_more
 
 
 # Tables

@@ -9,16 +9,15 @@ import typer
 
 from strongreplay.cli.commands import STUDY, Command
 from strongreplay.cli.compare import print_problems
+from strongreplay.cli.many_runs import GridOptions, makes_runs
 from strongreplay.cli.options import (
     DataFolder,
     Device,
-    Jobs,
     Margin,
     ProtocolName,
     ResultsFolder,
     Seeds,
     SpreadOption,
-    Threads,
     choose_data_folder,
     parse_seeds,
     takes_format,
@@ -109,22 +108,23 @@ def estimates(chosen: list[PaperCell]) -> dict[str, tuple[str, str]]:
 
 
 def make_run_command(target: str) -> Callable[..., None]:
+    @makes_runs
     def command(
         only: Only = "",
         seeds: Seeds = "5",
-        jobs: Jobs = 1,
         out: ResultsFolder = RESULTS,
         data: DataFolder = None,
         device: Device = "auto",
-        threads: Threads = None,
         protocol: ProtocolName = "full",
+        how: GridOptions = GridOptions(),  # noqa: B008 - it is frozen
     ) -> None:
         from strongreplay.runs.grid import RunOptions
         from strongreplay.runs.run import find_device
 
         chosen = choose(target, only, protocol)
-        options = RunOptions(out, choose_data_folder(data), str(find_device(device)))
-        run_cells(chosen, parse_seeds(seeds), options, jobs, threads)
+        place = str(find_device(device))
+        options = RunOptions(out, choose_data_folder(data), place, loggers=how.log)
+        run_cells(chosen, parse_seeds(seeds), options, how)
 
     command.__doc__ = f"Run what is missing of it: {TARGETS[target]}."
     return command
@@ -284,9 +284,7 @@ def fingerprints_now(protocol: str = "full") -> dict[str, str]:
     return found
 
 
-def run_cells(
-    chosen: list[PaperCell], seeds: list[int], options: "RunOptions", jobs: int, threads: int | None
-) -> None:
+def run_cells(chosen: list[PaperCell], seeds: list[int], options: "RunOptions", how: GridOptions) -> None:
     """Make the missing runs; several cells may need the same run."""
     from strongreplay.cli.run import exit_if_failed, make_runs
     from strongreplay.runs.grid import sort_out
@@ -299,15 +297,16 @@ def run_cells(
         for seed in seeds
         for config in [config_for(item, seed)]
     }
-    recorded, absent, problems = sort_out(configs.values(), options.out)
+    wanted = how.part_of(list(configs.values()))
+    recorded, absent, problems = sort_out(wanted, options.out)
     there = f"{len(recorded)} recorded, {len(absent)} to make"
-    print_line(f"cells {len(runnable)}, runs {len(configs)}: {there}", err=True)
+    print_line(f"cells {len(runnable)}, runs {len(wanted)}: {there}", err=True)
 
     def standing(job: "Job") -> tuple[str, str]:
         own = [item for item in runnable if item.stream == job.config.stream]
         return standing_of(own, job.config, options.out)
 
-    progress, ended = make_runs([], absent, problems, options, jobs, threads, standing)
+    progress, ended = make_runs([], absent, problems, options, how, standing)
     print_table(make_verdict_table(judged(chosen, options.out)))
     if progress.stop.asked is not None:
         stopped = sum(job.ended is not None and job.ended[0] == "stopped" for job in ended)

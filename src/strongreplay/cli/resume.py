@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from strongreplay.cli.commands import STUDY, Command
+from strongreplay.cli.many_runs import GridOptions
 from strongreplay.cli.options import CheckpointEvery, DataFolder, choose_data_folder
 from strongreplay.cli.run import run_to_the_end
 from strongreplay.errors import ConfigError
@@ -36,7 +37,7 @@ def resume_command(
             raise ConfigError(f"{path}: the folder was renamed; it must be {state_folder(Path(), config)}")
         place = str(find_device(device or found.device))
         options = RunOptions(out, choose_data_folder(data), place, checkpoint_every)
-        run_to_the_end([config], options, threads=threads or found.threads)
+        run_to_the_end([config], options, GridOptions(threads=threads or found.threads))
 
 
 COMMAND = Command("resume", resume_command, STUDY, 20)

@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strongreplay.cli.commands import STUDY, Command
+from strongreplay.cli.many_runs import GridOptions, makes_runs
 from strongreplay.cli.options import (
     CheckpointEvery,
     DataFolder,
     Device,
-    Jobs,
     ProtocolName,
     RunsFolder,
     Seeds,
     Settings,
-    Threads,
     choose_data_folder,
     parse_seeds,
 )
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from strongreplay.runs.grid import Job, RunOptions
 
 
+@makes_runs
 def run_command(
     stream: Annotated[str, typer.Argument(help="The stream to learn; see: ser list streams")],
     method: Annotated[
@@ -52,14 +52,13 @@ def run_command(
     out: RunsFolder = Path("runs"),
     data: DataFolder = None,
     device: Device = "auto",
-    jobs: Jobs = 1,
     again: Annotated[bool, typer.Option("--again", help="Make recorded runs again.")] = False,
-    threads: Threads = None,
     checkpoint_every: CheckpointEvery = None,
     keep_state: Annotated[
         bool,
         typer.Option("--keep-state", help="Keep the last state of a finished run, with weights."),
     ] = False,
+    how: GridOptions = GridOptions(),  # noqa: B008 - it is frozen
 ) -> None:
     """Learn a stream and record the results.
 
@@ -83,15 +82,14 @@ def run_command(
     with Bar() as bar:
         prepare_stream(stream, chosen, bar)
     configs = plan(stream, names, memory, numbers, chosen, recipe_of(protocol, recipe))
-    options = RunOptions(out, choose_data_folder(data), place, checkpoint_every, keep_state)
-    run_to_the_end(configs, options, jobs, threads, again)
+    options = RunOptions(out, choose_data_folder(data), place, checkpoint_every, keep_state, how.log)
+    run_to_the_end(configs, options, how, again)
 
 
 def run_to_the_end(
     configs: "list[RunConfig]",
     options: "RunOptions",
-    jobs: int = 1,
-    threads: int | None = None,
+    how: GridOptions = GridOptions(),  # noqa: B008
     again: bool = False,
 ) -> None:
     """Make all runs, then print the table and draw the picture; after a stop, print how to resume."""
@@ -99,8 +97,9 @@ def run_to_the_end(
     from strongreplay.runs.grid import find_record, sort_out
     from strongreplay.storage.records import read_folder, record_path
 
+    configs = how.part_of(configs)
     recorded, absent, problems = sort_out(configs, options.out, again)
-    progress, ended = make_runs(recorded, absent, problems, options, jobs, threads)
+    progress, ended = make_runs(recorded, absent, problems, options, how)
     finished = [job for job in (*recorded, *ended) if job.ended and job.ended[0] in ("recorded", "skipped")]
     if progress.stop.asked is not None:
         said = "".join(f"{job.ended[1]}. " for job in ended if job.ended and job.ended[0] == "stopped")
@@ -124,21 +123,22 @@ def make_runs(
     absent: "list[Job]",
     problems: list[str],
     options: "RunOptions",
-    jobs: int,
-    threads: int | None,
+    how: GridOptions,
     standing: Standing | None = None,
 ) -> "tuple[GridProgress, list[Job]]":
     """Make the missing runs and print a line for each at its end; used by `ser run` and `ser reproduce`."""
     from strongreplay.runs.grid import Grid
+    from strongreplay.runs.loggers import prepare_loggers
 
     ended = []
+    prepare_loggers(options.loggers if absent else (), options.out)
     with GridProgress(absent, standing) as progress:
         for problem in problems:
             progress.say(problem)
         for job in recorded:
             assert job.ended
             progress.on_message(job.name, job.ended[1])
-        for job in Grid(absent, options, jobs, threads).go(progress):
+        for job in Grid(absent, options, how.jobs, how.threads, how.devices).go(progress):
             progress.on_job(job)
             ended.append(job)
     return progress, ended

@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -25,12 +25,13 @@ from strongreplay.methods.table import method_label
 from strongreplay.protocol import Terms
 from strongreplay.runs.config import RunConfig, config_of
 from strongreplay.runs.estimate import num_steps
+from strongreplay.runs.loggers import make_loggers
 from strongreplay.runs.own_code import code_hash, is_being_edited
 from strongreplay.runs.run import Interrupted, StoppedRun, name_of, run, state_folder
 from strongreplay.storage import files
 from strongreplay.storage.checkpoints import remove_checkpoints
 from strongreplay.storage.records import RunRecord, read_record, record_path
-from strongreplay.training.events import Listener, Position, RunInfo, Scores
+from strongreplay.training.events import Listener, Listeners, Position, RunInfo, Scores
 
 REPORT_SECONDS = 0.5  # between messages about a run's steps
 LOOK_SECONDS = 0.2  # between checks for a stop request
@@ -46,6 +47,7 @@ class RunOptions:
     device: str
     checkpoint_every: str | None = None
     keep_state: bool = False
+    loggers: tuple[str, ...] = ()  # names in LOGGERS, or mine.py:Logger
 
 
 @dataclass(slots=True)
@@ -60,6 +62,7 @@ class Job:
     ended: tuple[str, str] | None = None  # recorded, skipped, failed or stopped, and a message
     seconds: float = 0.0
     attempts: int = 0
+    device: str = ""  # where it runs
     worker: "Worker | None" = None
     weight: float = 0.0  # number of steps times the cost of a step relative to plain training
 
@@ -139,13 +142,16 @@ def made_by_other_code(record: RunRecord, config: RunConfig) -> bool:
 
 def make_run(config: RunConfig, options: RunOptions, listeners: Iterable[Listener] = ()) -> RunRecord:
     """Make a run, resuming from its state if there is one, and write the record."""
-    path = record_path(options.out, config.to_dict())
+    path, listeners = record_path(options.out, config.to_dict()), list(listeners)
+    loggers, problems = make_loggers(options.loggers, config, options.out)
+    for problem in problems:
+        Listeners(listeners).on_message(problem)
     try:
         record = run(
             config,
             folder=options.data,
             device=options.device,
-            listeners=listeners,
+            listeners=[*listeners, *loggers],
             out=options.out,
             checkpoint_every=options.checkpoint_every,
             resume=True,
@@ -204,6 +210,7 @@ class Grid:
     options: RunOptions
     num_jobs: int = 1
     threads: int | None = None  # of each run; None: the cores are divided among the runs
+    devices: tuple[str, ...] = ()  # dealt out among the runs; none: that of the options
     running: list[Job] = field(default_factory=list)
     idle: list[Worker] = field(default_factory=list)
 
@@ -217,8 +224,8 @@ class Grid:
         for job in self.jobs:
             if listener.wants_stop():
                 return
-            began = time.perf_counter()
-            job.ended = attempt(job.config, self.options, JobListener(job, listener))
+            began, job.device = time.perf_counter(), self.free_device()
+            job.ended = attempt(job.config, self.options_of(job), JobListener(job, listener))
             job.seconds = time.perf_counter() - began
             yield job
 
@@ -247,8 +254,17 @@ class Grid:
     def start(self, job: Job) -> None:
         job.worker = self.idle.pop() if self.idle else self.hire()
         job.attempts, job.seconds = job.attempts + 1, -time.perf_counter()
-        job.worker.link.send((job.config.to_dict(), job.config.source))
+        job.device = self.free_device()
+        job.worker.link.send((job.config.to_dict(), job.config.source, job.device))
         self.running.append(job)
+
+    def free_device(self) -> str:
+        """The device with the fewest runs; the first of several."""
+        used = [job.device for job in self.running]
+        return min(self.devices or (self.options.device,), key=used.count)
+
+    def options_of(self, job: Job) -> RunOptions:
+        return replace(self.options, device=job.device)
 
     def hire(self) -> Worker:
         context = multiprocessing.get_context("spawn")
@@ -378,11 +394,11 @@ def work(link: Connection, options: RunOptions, threads: int) -> None:
     torch.set_num_threads(threads)
     while not listener.stopping:
         try:
-            held, source = link.recv()
+            held, source, device = link.recv()
         except (EOFError, ConnectionError):
             return
         try:
-            ended = attempt(config_of(held, source), options, listener)
+            ended = attempt(config_of(held, source), replace(options, device=device), listener)
         except Exception as error:  # a fault of ours: it must not end the process, and its place is needed
             ended = "failed", f"{type(error).__name__}: {error} ({place_of(error)})"
         listener.send(*ended)

@@ -223,8 +223,8 @@ def read_folder(paths: Iterable[Path]) -> tuple[list[RunRecord], list[str]]:
 def find_files(place: Path, problems: list[str]) -> list[Path]:
     """Every JSON file in a folder, or the file itself.
 
-    Folders of checkpoints are skipped: they are beside the records and contain JSON files too. Files that
-    disappear during the search are ignored, because active runs remove checkpoints.
+    Folders of checkpoints and logs are skipped: they are beside the records and contain JSON files too.
+    Files that disappear during the search are ignored, because active runs remove checkpoints.
     """
 
     def add_problem(error: OSError) -> None:
@@ -235,6 +235,6 @@ def find_files(place: Path, problems: list[str]) -> list[Path]:
         return [place]
     found = []
     for folder, inside, names in os.walk(place, onerror=add_problem):
-        inside[:] = [name for name in inside if not name.endswith(".state")]
+        inside[:] = [name for name in inside if not name.endswith((".state", ".logs"))]
         found += [Path(folder, name) for name in names if name.endswith(".json")]
     return sorted(found)

@@ -1,0 +1,70 @@
+"""Options of every command that makes many runs: how many at a time, where, which part, and what they log."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from strongreplay.cli.options import Jobs, Threads, with_options
+from strongreplay.errors import ConfigError
+
+T = TypeVar("T")
+Devices = Annotated[
+    str, typer.Option(metavar="cuda:0,cuda:1", help="Devices that are dealt out among the runs.")
+]
+Shard = Annotated[str, typer.Option(metavar="K/N", help="Only the K-th of N parts of the runs, such as 1/8.")]
+Log = Annotated[
+    list[str],
+    typer.Option(help="csv, tensorboard, mlflow, wandb, or mine.py:Logger; several with commas."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class GridOptions:
+    """How the runs of a command are made."""
+
+    jobs: int = 1
+    threads: int | None = None
+    devices: tuple[str, ...] = ()
+    shard: tuple[int, int] = (1, 1)  # the K-th of N parts
+    log: tuple[str, ...] = ()
+
+    def part_of(self, runs: list[T]) -> list[T]:
+        """Every N-th run, beginning with the K-th: the same whatever is recorded already."""
+        number, count = self.shard
+        return runs[number - 1 :: count]
+
+
+def make_options(jobs: int, threads: int | None, devices: str, shard: str, log: list[str]) -> GridOptions:
+    """Parse the options of a command line; with several devices there are at least as many runs at a time."""
+    places = tuple(name.strip() for name in devices.split(",") if name.strip())
+    if places:
+        from strongreplay.training.devices import find_device
+
+        places = tuple(str(find_device(name)) for name in places)
+    loggers: tuple[str, ...] = ()
+    if log:
+        from strongreplay.runs.loggers import parse_loggers
+
+        loggers = parse_loggers(log)
+    return GridOptions(max(jobs, len(places)), threads, places, parse_shard(shard), loggers)
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    number, _, count = text.partition("/")
+    if number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count):
+        return int(number), int(count)
+    raise ConfigError(f"--shard takes K/N with K from 1 to N, such as 1/8, got '{text}'")
+
+
+def makes_runs(command: Callable[..., None]) -> Callable[..., None]:
+    """Add these options to a command; its argument `how` gets the GridOptions."""
+    options: dict[str, tuple[Any, Any]] = {
+        "jobs": (Jobs, 1),
+        "threads": (Threads, None),
+        "devices": (Devices, ""),
+        "shard": (Shard, "1/1"),
+        "log": (Log, []),
+    }
+    return with_options(command, "how", options, make_options)
