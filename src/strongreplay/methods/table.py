@@ -330,5 +330,20 @@ METHOD_ROWS: dict[str, MethodRow] = {
             passes="2 / 1",
             look=21,
         ),
+        MethodRow(
+            "xder",
+            "X-DER",
+            ".xder:XDER",
+            family="replay and distillation",
+            about="DER++ with stored logits kept up to date and heads prepared for future classes",
+            paper="Boschini et al. 2022",
+            keeps="memory by class with logits",
+            needs=("boundaries", "number of tasks", "classes of each task"),
+            scenarios=DISJOINT,
+            refusal="needs disjoint classes per task",
+            cost=10,
+            passes="3 / 1, and one on strong views of B + 64 images; forward passes at each task's end",
+            look=22,
+        ),
     )
 }
