@@ -31,6 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "progress": BASE | {"training"},
     "learner": BASE | {"data", "models", "progress", "storage", "training"},
     "report": {"errors", "methods", "metrics", "runs", "storage"},
+    "serve": BASE | {"data", "models", "storage", "training", ""},
     "cli": BASE
     | {
         "data",
@@ -43,6 +44,7 @@ ALLOWED: dict[str, set[str]] = {
         "progress",
         "report",
         "runs",
+        "serve",
         "storage",
         "training",
         "",

@@ -1,0 +1,104 @@
+"""ser serve: answer over HTTP with a kept model; new versions are served without a restart."""
+
+import os
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from strongreplay.cli.commands import KEEP, Command
+from strongreplay.cli.options import Device, StateFolder, Threads, choose_device
+from strongreplay.cli.text import print_line, print_note
+from strongreplay.errors import ConfigError, RunError
+from strongreplay.progress import StopRequest
+
+DRAIN_SECONDS = 30  # a stop waits this long for requests under way
+
+
+def serve_command(
+    state: StateFolder,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; any but loopback needs a token.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 chooses a free one.")] = 8000,
+    token: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="File with the token that requests must carry.",
+            show_default="$STRONGREPLAY_TOKEN, else none",
+        ),
+    ] = None,
+    wait_ms: Annotated[float, typer.Option(min=0, help="How long a batch waits for more images.")] = 2.0,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images of one forward pass.")] = 32,
+    queue: Annotated[int, typer.Option(min=1, help="Images that may wait; further requests get 503.")] = 256,
+    body_limit: Annotated[int, typer.Option(min=1, help="Bytes of a request.")] = 32_000_000,
+    pixel_limit: Annotated[int, typer.Option(min=1, help="Pixels of an image.")] = 50_000_000,
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds a request may take.")] = 30.0,
+    device: Device = "auto",
+    threads: Threads = None,
+) -> None:
+    """Answer over HTTP: POST /predict, GET /health, /ready, /version, /classes, /metrics, /docs.
+
+    A version that ser learn or ser rollback puts in use is served within 2 seconds.
+    SIGTERM and Ctrl-C answer what is under way, then stop.
+
+    Example: ser serve kept --port 8000, then: curl --data-binary @photo.jpg localhost:8000/predict
+    """  # fmt: skip
+    try:
+        import uvicorn
+
+        from strongreplay.serve.app import make_app
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error.name} is missing; pip install 'strongreplay[serve]'") from None
+    from strongreplay.models.store import Store
+    from strongreplay.serve.live import LiveModel
+    from strongreplay.serve.settings import ServiceSettings
+
+    settings = ServiceSettings(
+        host, read_token(token), wait_ms / 1000, batch_size, queue, body_limit, pixel_limit,
+        timeout_seconds=timeout,
+    )  # fmt: skip
+    live = LiveModel(Store(state), choose_device(device, threads), print_note)
+    listening = listen(host, port)
+    name, found_port = listening.getsockname()[:2]
+    address = f"http://{f'[{name}]' if ':' in name else name}:{found_port}"
+    print_line(f"serving {live.loaded.version.name} of {state} at {address} (routes: {address}/docs)")
+    config = uvicorn.Config(
+        make_app(live, settings),
+        log_level="warning",
+        timeout_graceful_shutdown=DRAIN_SECONDS,
+        server_header=False,
+        h11_max_incomplete_event_size=65536,
+    )
+    with StopRequest():  # uvicorn raises the signal again when it is done; here that only ends the block
+        uvicorn.Server(config).run(sockets=[listening])
+    print_line("stopped; every request under way was answered")
+
+
+def read_token(path: Path | None) -> str | None:
+    """The token in a file, else in the environment, else None."""
+    from strongreplay.serve.settings import TOKEN_VARIABLE, check_token
+
+    if path is None:
+        found = os.environ.get(TOKEN_VARIABLE)
+        return None if found is None else check_token(found, TOKEN_VARIABLE)
+    try:
+        return check_token(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--token {path}: not readable ({error}); give a file with a token") from None
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; the system's message if the address is taken or not ours."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address, family=family, backlog=2048)
+    except OSError as error:
+        raise RunError(
+            f"{host}:{port}: cannot listen there ({error.strerror or error}); give another --port or --host"
+        ) from None
+
+
+COMMAND = Command("serve", serve_command, KEEP, 25)

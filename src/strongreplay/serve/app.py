@@ -1,0 +1,177 @@
+"""make_app: the service as a FastAPI application."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.responses import HTMLResponse, JSONResponse
+from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
+
+from strongreplay import __version__
+from strongreplay.data.user_data import Label
+from strongreplay.serve.batching import Answer, Batcher, Full
+from strongreplay.serve.bodies import REQUEST_BODY, BadRequest, decode_images, read_body
+from strongreplay.serve.docs_page import render_docs
+from strongreplay.serve.guards import Guards, refusal
+from strongreplay.serve.live import LiveModel
+from strongreplay.serve.metrics import ServiceMetrics
+from strongreplay.serve.settings import ServiceSettings
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    400: {"description": "The request or an image cannot be read."},
+    401: {"description": "The token is missing or wrong."},
+    403: {"description": "The request comes from another site."},
+    413: {"description": "The body, an image or the number of images is too large."},
+    415: {"description": "The content type is not known."},
+    503: {"description": "Too many images are waiting, or it took too long; see Retry-After."},
+}
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Guess(BaseModel):
+    label: Label
+    probability: float
+
+
+class ImageAnswer(Guess):
+    name: str
+    top: list[Guess]
+
+
+class Predictions(BaseModel):
+    version: str
+    answers: list[ImageAnswer]
+
+
+class VersionInfo(BaseModel):
+    version: str
+    written: str
+    package: str
+    served_since: float
+    reloads: int
+
+
+class Readiness(BaseModel):
+    ready: bool
+    version: str
+    waiting: int
+    problem: str | None = None
+
+
+class Service:
+    """What the routes answer from: the live model, the batcher and the metrics."""
+
+    def __init__(self, live: LiveModel, settings: ServiceSettings) -> None:
+        self.live, self.settings, self.metrics = live, settings, ServiceMetrics()
+        self.batcher = Batcher(
+            live, settings.wait_seconds, settings.batch_size, settings.queue_size, self.metrics.on_batch
+        )
+
+    @asynccontextmanager
+    async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        self.live.start()
+        self.batcher.start()
+        yield
+        await run_in_threadpool(self.batcher.stop)  # what is waiting is answered first
+        await run_in_threadpool(self.live.stop)
+
+    async def predict(
+        self,
+        request: Request,
+        top: Annotated[
+            int | None, Query(ge=1, description="How many classes to list for each image.")
+        ] = None,
+    ) -> Predictions:
+        """Classify one or several images."""
+        self.batcher.check_room(1)
+        body = await read_body(request, self.settings)
+        shape, pixel_limit = self.live.loaded.model.shape, self.settings.pixel_limit
+        images = await run_in_threadpool(decode_images, body.uploads, shape, pixel_limit)
+        answer = await asyncio.wrap_future(self.batcher.submit(images))
+        found = describe(answer, [upload.name for upload in body.uploads], top or body.top or 1)
+        for one in found.answers:
+            self.metrics.answers.labels(answer.version, str(one.label)).inc()
+        return found
+
+    async def health(self) -> dict[str, bool]:
+        """The process is alive."""
+        return {"alive": True}
+
+    async def ready(self, response: Response) -> Readiness:
+        """A model is loaded and the queue has room. `problem` says why a newer version is not served."""
+        waiting = self.batcher.num_waiting
+        is_ready = waiting < self.settings.queue_size
+        response.status_code = 200 if is_ready else 503
+        version = self.live.loaded.version.name
+        return Readiness(ready=is_ready, version=version, waiting=waiting, problem=self.live.problem)
+
+    async def version(self) -> VersionInfo:
+        """The version in use and since when it is served."""
+        found = self.live.loaded.version
+        return VersionInfo(
+            version=found.name,
+            written=found.written,
+            package=__version__,
+            served_since=round(self.live.since, 3),
+            reloads=self.live.num_reloads,
+        )
+
+    async def classes(self) -> list[Label]:
+        """The labels, in the order of the model's outputs."""
+        return list(self.live.loaded.model.labels)
+
+    async def metrics_text(self) -> Response:
+        """Counts and times for Prometheus."""
+        version, waiting = self.live.loaded.version.name, self.batcher.num_waiting
+        return Response(self.metrics.text(version, waiting, self.live.num_reloads), media_type=TEXT)
+
+
+def make_app(live: LiveModel, settings: ServiceSettings) -> FastAPI:
+    """The routes over a model; the application starts and stops the watcher and the batcher."""
+    service = Service(live, settings)
+    app = FastAPI(
+        title="strongreplay", version=__version__, lifespan=service.lifespan, docs_url=None, redoc_url=None
+    )
+    app.add_middleware(Guards, settings=settings, metrics=service.metrics)
+    app.add_exception_handler(BadRequest, refuse)
+    app.add_exception_handler(Full, refuse_full)
+    body = {"requestBody": REQUEST_BODY}
+    app.post("/predict", responses=ERRORS, openapi_extra=body)(service.predict)
+    app.get("/health")(service.health)
+    app.get("/ready", responses={503: {"description": "The queue is full."}})(service.ready)
+    app.get("/version")(service.version)
+    app.get("/classes")(service.classes)
+    app.get("/metrics", response_class=Response, responses={200: {"content": {TEXT: {}}}})(
+        service.metrics_text
+    )
+
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(render_docs(app.openapi()))
+
+    app.get("/docs", include_in_schema=False)(docs)
+    return app
+
+
+async def refuse(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, BadRequest)
+    return refusal(error)
+
+
+async def refuse_full(request: Request, error: Exception) -> JSONResponse:
+    return refusal(BadRequest(f"{error}; try again", 503))
+
+
+def describe(answer: Answer, names: list[str], top: int) -> Predictions:
+    values, columns = answer.probabilities.topk(min(top, len(answer.labels)), dim=1)
+    answers = []
+    for name, row_values, row_columns in zip(names, values.tolist(), columns.tolist(), strict=True):
+        guesses = [
+            Guess(label=answer.labels[column], probability=value)
+            for column, value in zip(row_columns, row_values, strict=True)
+        ]
+        first = guesses[0]
+        answers.append(ImageAnswer(name=name, label=first.label, probability=first.probability, top=guesses))
+    return Predictions(version=answer.version, answers=answers)
