@@ -77,6 +77,7 @@ class Guards:
             message = await receive()
             count += len(message.get("body", b""))
             if count > self.settings.body_limit:
+                await discard(receive, self.settings.body_limit)
                 raise self.too_large()
             return message
 
