@@ -69,6 +69,7 @@ class Bare:
 
 ANCHORS = 10 * 4 / 128  # HAL: ten classes, four finished tasks, as a multiple of the MLP's batch
 SHARE = 40 / 128  # GEM: 200 samples over five tasks
+CANDIDATES = 200 / 128  # MIR: as many as the memory has, on the MLP
 
 BARE = {
     "sgd": Bare(((1,),)),
@@ -87,6 +88,7 @@ BARE = {
     "clser": Bare(((2, 1),), free=(1, 1), distances=1),
     "tamil": Bare(((1, 1, 1),), free=(1,), distances=1),
     "er-ace": Bare(((1, 1),)),
+    "mir": Bare(((1,), (1,)), free=(CANDIDATES, CANDIDATES)),
     # All ten classes are in every task here, so no future columns are left, and nothing is contrasted.
     "xder": Bare(((1, 2, 1),), distances=1),
 }

@@ -10,7 +10,7 @@ from torch.optim import SGD, Adam, AdamW
 
 from strongreplay.data.streams import Stream
 from strongreplay.errors import ConfigError
-from strongreplay.methods.si import is_plain
+from strongreplay.methods.gradients import is_plain
 from strongreplay.runs.config import resolve
 from strongreplay.runs.run import run
 from strongreplay.storage.records import fingerprint

@@ -9,6 +9,7 @@ same numbers with more time and memory.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -68,6 +69,30 @@ def descend_along(optimizer: Optimizer, parameters: Parameters, gradient: Tensor
         for parameter, part in zip(parameters, _unflatten_dense_tensors(gradient, parameters), strict=True):
             parameter.grad = part
     optimizer.step()
+
+
+@contextmanager
+def after_step(optimizer: Optimizer) -> Iterator[None]:
+    """Within the context, the weights are those after a plain SGD step with their gradients."""
+    lr = optimizer.param_groups[0]["lr"]
+    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    kept = [parameter.data for parameter in parameters]
+    moved = torch._foreach_add(kept, [parameter.grad for parameter in parameters], alpha=-lr)
+    try:
+        for parameter, weights in zip(parameters, moved, strict=True):
+            parameter.data = weights
+        yield
+    finally:
+        for parameter, weights in zip(parameters, kept, strict=True):
+            parameter.data = weights
+
+
+def is_plain(optimizer: Optimizer) -> bool:
+    """Whether a step is exactly the gradient times one learning rate for all weights."""
+    if type(optimizer) is not torch.optim.SGD or len(optimizer.param_groups) > 1:
+        return False
+    group = optimizer.param_groups[0]
+    return not any(group.get(key) for key in ("momentum", "weight_decay", "maximize", "clip_norm"))
 
 
 def quadratic_pull(

@@ -9,8 +9,6 @@ anchors pass the net in evaluation mode, which leaves running statistics unchang
 starts with these; all anchors of a task are learnt at once.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -35,6 +33,7 @@ from strongreplay.methods.base import (
     replay_count,
     share_of_memory,
 )
+from strongreplay.methods.gradients import after_step
 from strongreplay.nets import Classifier, with_features
 from strongreplay.protocol import Batch, Task, Terms
 
@@ -175,19 +174,3 @@ class HAL(Method):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         allocate_buffers(self, state_dict, prefix, "anchors", "drawn")
         super()._load_from_state_dict(state_dict, prefix, *args)
-
-
-@contextmanager
-def after_step(optimizer: Optimizer) -> Iterator[None]:
-    """Within the context, the weights are those after a plain SGD step with their gradients."""
-    lr = optimizer.param_groups[0]["lr"]
-    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    kept = [parameter.data for parameter in parameters]
-    moved = torch._foreach_add(kept, [parameter.grad for parameter in parameters], alpha=-lr)
-    try:
-        for parameter, weights in zip(parameters, moved, strict=True):
-            parameter.data = weights
-        yield
-    finally:
-        for parameter, weights in zip(parameters, kept, strict=True):
-            parameter.data = weights

@@ -21,6 +21,7 @@ from strongreplay.methods.gradients import (
     descend_along,
     flat_gradient,
     flat_weights,
+    is_plain,
     trainable,
 )
 from strongreplay.protocol import Batch, Task, Terms
@@ -77,11 +78,3 @@ class SI(Method):
         self.importance += self.path.clamp(min=0) / ((weights - self.anchor).square() + self.config.xi)
         self.anchor.copy_(weights)
         self.path.zero_()
-
-
-def is_plain(optimizer: Optimizer) -> bool:
-    """Whether a step is exactly the gradient times one learning rate for all weights."""
-    if type(optimizer) is not torch.optim.SGD or len(optimizer.param_groups) > 1:
-        return False
-    group = optimizer.param_groups[0]
-    return not any(group.get(key) for key in ("momentum", "weight_decay", "maximize", "clip_norm"))

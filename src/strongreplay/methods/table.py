@@ -345,5 +345,19 @@ METHOD_ROWS: dict[str, MethodRow] = {
             passes="3 / 1, and one on strong views of B + 64 images; forward passes at each task's end",
             look=22,
         ),
+        MethodRow(
+            "mir",
+            "MIR",
+            ".mir:MIR",
+            family="replay",
+            about="replay the samples that the coming step would hurt most",
+            paper="Aljundi et al. 2019",
+            keeps="memory with tasks",
+            needs=("boundaries",),
+            grows=True,
+            cost=5,
+            passes="4 / 2, two without gradient on 5 m candidates",
+            look=23,
+        ),
     )
 }
