@@ -8,7 +8,7 @@ materialised; a convolution is a linear layer over patches. For nets with other 
 same numbers with more time and memory.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.func import functional_call, grad, vmap
-from torch.nn.functional import batch_norm, cross_entropy, unfold
+from torch.nn.functional import batch_norm, cross_entropy, pad, unfold
 from torch.optim import Optimizer
 
 from strongreplay.methods.base import evaluation_mode
@@ -102,6 +102,13 @@ def quadratic_pull(
     distance = flat_weights(parameters).sub_(anchor)
     pull = importance * distance
     return strength * torch.dot(pull, distance), pull
+
+
+def widened(vectors: Tensor, before: Sequence[torch.Size], parameters: Parameters) -> Tensor:
+    """Flat (..., P) vectors for parameters that have got more rows; the entries of new rows are zero."""
+    parts = vectors.split([shape.numel() for shape in before], dim=-1)
+    pairs = zip(parts, parameters, strict=True)
+    return torch.cat([pad(part, (0, p.numel() - part.shape[-1])) for part, p in pairs], dim=-1)
 
 
 def gradient_products(net: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:

@@ -359,5 +359,19 @@ METHOD_ROWS: dict[str, MethodRow] = {
             passes="4 / 2, two without gradient on 5 m candidates",
             look=23,
         ),
+        MethodRow(
+            "ewc",
+            "EWC",
+            ".ewc:EWC",
+            family="regularisation",
+            about="penalise changes of weights that mattered, with an anchor for each task",
+            paper="Kirkpatrick et al. 2017",
+            keeps="three per-weight vectors",
+            needs=("boundaries",),
+            grows=True,
+            cost=1.5,
+            passes="1 / 1; gradients over each task at its end",
+            look=24,
+        ),
     )
 }

@@ -1,0 +1,174 @@
+"""Elastic Weight Consolidation (EWC) with one anchor for each task.
+
+Paper: Kirkpatrick et al., "Overcoming Catastrophic Forgetting in Neural Networks", 2017,
+https://arxiv.org/abs/1612.00796
+The penalty is lambda / 2 * sum over past tasks of F * (theta - theta*)^2. Its sum over tasks is a quadratic
+function of theta, so three vectors in float64 hold all tasks (`anchors="folded"`); `"separate"` keeps a pair
+of vectors for each task. oEWC keeps one pair: the last anchor and the sum of all F.
+F is the Fisher information of plain images in evaluation mode: the expectation over the net's labels, exact
+up to ten classes, else with one drawn label for each image. Head rows of classes not met yet have F = 0.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim import Optimizer
+
+from strongreplay.methods.base import (
+    Method,
+    MethodConfig,
+    Problem,
+    SavedGenerator,
+    allocate_buffers,
+    eval_logits,
+    evaluation_mode,
+)
+from strongreplay.methods.gradients import (
+    descend_along,
+    flat_gradient,
+    flat_weights,
+    squared_gradients,
+    trainable,
+    widened,
+)
+from strongreplay.nets import Classifier, with_features
+from strongreplay.protocol import Batch, Split, Task, Terms
+
+FISHER_CHUNK = 128  # images at a time
+EXACT_CLASSES = 10  # with more, the expectation over labels is estimated by one draw
+
+
+class EWCConfig(MethodConfig):
+    penalty: float = Field(100.0, ge=0, description="lambda, weight of the pull to the weights of past tasks")
+    fisher: Literal["true", "empirical", "max_pred", "batch"] = Field(
+        "true",
+        description="labels: the net's distribution, the given, the predicted; batch: square of batch means",
+    )
+    anchors: Literal["folded", "separate"] = Field(
+        "folded", description="how past tasks are kept: three vectors in all, or two for each task"
+    )
+
+
+class EWC(Method):
+    seen: Tensor  # (C,) classes met so far
+    curvature: Tensor  # (P,) float64, sum of F
+    pull: Tensor  # (P,) float64, sum of F * theta*
+    offset: Tensor  # (P,) float64, sum of F * theta*^2
+    fishers: Tensor  # (t, P) for separate anchors
+    anchors: Tensor  # (t, P)
+
+    def __init__(self, net: nn.Module, problem: Problem, config: EWCConfig | None = None) -> None:
+        super().__init__()
+        self.net: Classifier = with_features(net, "ewc", problem.num_classes)
+        self.config, self.plain_view = config or EWCConfig(), problem.test_view
+        self.draws, self.weights = SavedGenerator(problem.generator("fisher labels")), trainable(self.net)
+        size = 0 if self.config.anchors == "separate" else sum(p.numel() for p in self.weights)
+        for name in ("curvature", "pull", "offset"):
+            self.register_buffer(name, torch.zeros(size, dtype=torch.float64))
+        for name in ("fishers", "anchors"):
+            self.register_buffer(name, torch.empty(0, sum(p.numel() for p in self.weights)))
+        self.register_buffer("seen", torch.zeros(problem.num_classes, dtype=torch.bool))
+        self.num_finished = 0
+
+    def begin_task(self, task: Task) -> Task:
+        self.weights = trainable(self.net)  # loading a state may have replaced those of a head that grows
+        return task
+
+    def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
+        current = cross_entropy(self.net(batch.inputs), batch.labels)
+        gradient, terms = flat_gradient(current, self.weights), {"current": current.detach()}
+        if self.num_finished and self.config.penalty:
+            terms["penalty"], slope = self.penalise(flat_weights(self.weights))
+            gradient.add_(slope)
+        descend_along(optimizer, self.weights, gradient)
+        return terms
+
+    def penalise(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """The penalty and its gradient."""
+        strength = self.config.penalty
+        if self.config.anchors == "separate":
+            distance = weights - self.anchors
+            slopes = self.fishers * distance
+            return strength / 2 * (slopes * distance).sum(), strength * slopes.sum(0)
+        theta = weights.double()
+        slope = torch.addcmul(-self.pull, self.curvature, theta)
+        # In this order the value is exactly 0 at a single anchor.
+        value = (slope - self.pull).mul_(theta).add_(self.offset).sum()
+        return (strength / 2 * value).to(weights.dtype), strength * slope.to(weights.dtype)
+
+    def end_task(self, task: Task) -> None:
+        self.meet(task)
+        fisher, anchor = self.fisher(task.train), flat_weights(self.weights)
+        if self.config.anchors == "separate":
+            self.fishers = torch.cat([self.fishers, fisher[None]])
+            self.anchors = torch.cat([self.anchors, anchor[None]])
+        else:
+            moment = fisher.double() * anchor.double()
+            self.curvature += fisher.double()
+            self.pull += moment
+            self.offset += moment * anchor.double()
+        self.num_finished += 1
+
+    def meet(self, task: Task) -> None:
+        missing = self.net.head.out_features - len(self.seen)
+        self.seen = torch.cat([self.seen, self.seen.new_zeros(max(missing, 0))])
+        self.seen[list(task.classes)] = True
+
+    def fisher(self, train: Split) -> Tensor:
+        """(P,) importance of the weights for the samples; a mean, so equal data twice change nothing."""
+        total, device = torch.zeros_like(flat_weights(self.weights)), self.seen.device
+        for images, labels in zip(
+            train.inputs.split(FISHER_CHUNK), train.labels.split(FISHER_CHUNK), strict=True
+        ):
+            total += self.squares(Split(self.plain_view(images.to(device)), labels.to(device)))
+        unmet = ~self.seen[: self.net.head.out_features]
+        parts = total.split([parameter.numel() for parameter in self.weights])
+        for parameter, part in zip(self.weights, parts, strict=True):
+            if parameter is self.net.head.weight or parameter is self.net.head.bias:
+                part.view_as(parameter)[unmet] = 0
+        return total / max(len(train), 1)
+
+    def squares(self, chunk: Split) -> Tensor:
+        """(P,) the sum over the chunk's samples of squared gradients."""
+        if self.config.fisher == "batch":
+            with evaluation_mode(self.net):
+                mean = flat_gradient(cross_entropy(self.net(chunk.inputs), chunk.labels), self.weights)
+            return mean.square() * len(chunk)
+        chances = eval_logits(self.net, chunk.inputs).softmax(1)
+        sums = [squared_gradients(self.net, chunk.inputs, *each) for each in self.targets(chances, chunk)]
+        return torch.stack(sums).sum(0)
+
+    def targets(self, chances: Tensor, chunk: Split) -> Iterator[tuple[Tensor, Tensor]]:
+        """Labels to compute gradients for, with their weights."""
+        kind, every = self.config.fisher, torch.ones_like(chances[:, 0])
+        if kind == "true" and chances.shape[1] <= EXACT_CLASSES:
+            for label, weights in enumerate(chances.unbind(1)):
+                yield torch.full_like(chunk.labels, label), weights
+        elif kind == "true":  # by inversion, with draws on the host
+            draws = torch.rand(len(chances), 1, generator=self.draws.generator).to(chances)
+            yield (chances.cumsum(1) <= draws).sum(1).clamp(max=chances.shape[1] - 1), every
+        else:
+            yield chances.argmax(1) if kind == "max_pred" else chunk.labels, every
+
+    def grow(self, num_classes: int, generator: torch.Generator) -> None:
+        before = [parameter.shape for parameter in self.weights]
+        super().grow(num_classes, generator)
+        self.weights = trainable(self.net)
+        for name in ("curvature", "pull", "offset", "fishers", "anchors"):
+            if getattr(self, name).numel() or name in ("fishers", "anchors"):
+                setattr(self, name, widened(getattr(self, name), before, self.weights))
+
+    def get_extra_state(self) -> int:
+        return self.num_finished
+
+    def set_extra_state(self, state: int) -> None:
+        self.num_finished = state
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        names = ("seen", "curvature", "pull", "offset", "fishers", "anchors")
+        allocate_buffers(self, state_dict, prefix, *names)
+        super()._load_from_state_dict(state_dict, prefix, *args)
