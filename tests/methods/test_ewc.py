@@ -62,7 +62,7 @@ def two() -> tuple[Tensor, Tensor]:
 
 
 def test_both_forms_of_anchors_agree_to_rounding(stream: Stream) -> None:
-    folded, separate = make(stream), make(stream, anchors="separate")
+    folded, separate = make(stream, penalty=100), make(stream, penalty=100, anchors="separate")
     learn(folded, stream, epochs=1), learn(separate, stream, epochs=1)
     theta = weights(folded.net) + 0.1
     double = separate.anchors.double(), separate.fishers.double()

@@ -43,7 +43,7 @@ EXACT_CLASSES = 10  # with more, the expectation over labels is estimated by one
 
 
 class EWCConfig(MethodConfig):
-    penalty: float = Field(100.0, ge=0, description="lambda, weight of the pull to the weights of past tasks")
+    penalty: float = Field(1.0, ge=0, description="lambda, weight of the pull to the weights of past tasks")
     fisher: Literal["true", "empirical", "max_pred", "batch"] = Field(
         "true",
         description="labels: the net's distribution, the given, the predicted; batch: square of batch means",

@@ -373,5 +373,19 @@ METHOD_ROWS: dict[str, MethodRow] = {
             passes="1 / 1; gradients over each task at its end",
             look=24,
         ),
+        MethodRow(
+            "rwalk",
+            "RWalk",
+            ".rwalk:RWalk",
+            family="regularisation",
+            about="penalise changes of weights by Fisher information and by how far they lowered the loss",
+            paper="Chaudhry et al. 2018",
+            keeps="eight per-weight vectors, memory",
+            needs=("boundaries",),
+            grows=True,
+            cost=2.5,
+            passes="1 / 1 on B + m",
+            look=25,
+        ),
     )
 }
