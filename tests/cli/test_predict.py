@@ -125,6 +125,21 @@ def test_paths_come_from_stdin_too(
     assert [row[0] for row in rows_of(ser("predict", state, "-", *CPU))] == [str(path) for path in some]
 
 
+@pytest.mark.slow
+def test_each_line_of_stdin_is_answered_at_once(photos: Path, state: Path) -> None:
+    some = [str(path) for path in sorted((photos / "test" / "zwei 二").iterdir())[:3]]
+    command = [sys.executable, "-m", "strongreplay", "predict", str(state), "-", *CPU]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as coprocess:
+        assert coprocess.stdin is not None
+        assert coprocess.stdout is not None
+        for path in some:
+            coprocess.stdin.write(f"{path}\n")
+            coprocess.stdin.flush()
+            assert coprocess.stdout.readline().split("\t")[0] == path  # waits forever if it is not flushed
+        coprocess.stdin.close()
+        assert coprocess.wait(60) == 0
+
+
 def test_a_line_stays_a_line_whatever_a_file_is_called(
     ser: Ser, photos: Path, state: Path, tmp_path: Path
 ) -> None:

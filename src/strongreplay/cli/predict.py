@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from strongreplay.models.model import Model
 
 ARRAYS = (".npz", ".npy")
+PIECE = 1 << 16  # bytes read from stdin at once
 
 
 def predict_command(
@@ -33,7 +34,7 @@ def predict_command(
         typer.Argument(
             metavar="PATH",
             help="Images, folders of images at any depth, .npz or .npy arrays; - reads paths from stdin, "
-            "one per line.",
+            "one per line, and answers each line as it comes.",
         ),
     ],
     top: Annotated[int, typer.Option(min=1, help="How many of the most likely classes to print.")] = 1,
@@ -54,19 +55,22 @@ def predict_command(
 
     _, model = load_model(Store(state), version, choose_device(device, threads))
     write = json_line if as_json else text_line
-    files, faults = find_files(paths)
-    done, num_faults = 0.0, len(faults)
-    print_faults(faults)
+    num_faults = 0
     try:
-        with Bar(beside_output=True) as bar:
-            for batch in read_batches(files, model.shape, batch_size):
-                print_faults(batch.faults)
-                num_faults += len(batch.faults)
-                if batch.names:
-                    answers = predict(model, batch.inputs, top)
-                    typer.echo("\n".join(map(write, batch.names, answers)))
-                done += batch.files
-                bar("answering", done, len(files))
+        for group in path_groups(paths):
+            files, faults = find_files(group)
+            num_faults += len(faults)
+            print_faults(faults)
+            done = 0.0
+            with Bar(beside_output=True) as bar:
+                for batch in read_batches(files, model.shape, batch_size):
+                    print_faults(batch.faults)
+                    num_faults += len(batch.faults)
+                    if batch.names:
+                        answers = predict(model, batch.inputs, top)
+                        typer.echo("\n".join(map(write, batch.names, answers)))
+                    done += batch.files
+                    bar("answering", done, len(files))
     except BrokenPipeError:  # the reader closed the pipe, such as | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise Python reports it at exit
     if num_faults:
@@ -83,6 +87,36 @@ class LoadedBatch:
     files: float  # number of files; a part of an array counts as a fraction
 
 
+def path_groups(paths: Sequence[str]) -> Iterator[list[str]]:
+    """The given paths as one group; for -, a group for each piece of stdin, so that answers come at once."""
+    given: list[str] = []
+    for path in paths:
+        if path != "-":
+            given.append(path)
+            continue
+        if given:
+            yield given
+            given = []
+        yield from stdin_groups()
+    if given:
+        yield given
+
+
+def stdin_groups() -> Iterator[list[str]]:
+    """The lines that have arrived on stdin, read as bytes, because file names may be invalid Unicode."""
+    rest = b""
+    while piece := sys.stdin.buffer.read1(PIECE):
+        *lines, rest = (rest + piece).split(b"\n")
+        if names := file_names(lines):
+            yield names
+    if names := file_names([rest]):
+        yield names
+
+
+def file_names(lines: Sequence[bytes]) -> list[str]:
+    return [os.fsdecode(line.removesuffix(b"\r")) for line in lines if line.strip()]
+
+
 def find_files(paths: Sequence[str]) -> tuple[list[Path], list[str]]:
     """Every file in order, and a message for each path without a file."""
     from strongreplay.data.user_data import find_images
@@ -90,19 +124,11 @@ def find_files(paths: Sequence[str]) -> tuple[list[Path], list[str]]:
     found: list[Path] = []
     faults: list[str] = []
     for path in paths:
-        given = stdin_lines() if path == "-" else [path]
-        for each in given:
-            try:
-                found += find_images([Path(each)])
-            except DataError as error:
-                faults.append(str(error))
+        try:
+            found += find_images([Path(path)])
+        except DataError as error:
+            faults.append(str(error))
     return found, faults
-
-
-def stdin_lines() -> list[str]:
-    """The paths on stdin, read as bytes, because file names may be invalid Unicode."""
-    lines = sys.stdin.buffer.read().split(b"\n")
-    return [os.fsdecode(line.removesuffix(b"\r")) for line in lines if line.strip()]
 
 
 def read_batches(files: Sequence[Path], shape: tuple[int, ...], batch_size: int) -> Iterator[LoadedBatch]:
