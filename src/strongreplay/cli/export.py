@@ -1,8 +1,8 @@
-"""ser export: a kept model as one ONNX file."""
+"""ser export: a kept model as one ONNX file, or as a folder for a model hub or MLflow."""
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -21,14 +21,30 @@ CHECKED = 100  # samples of the memory on which PyTorch and the file must agree
 
 def export_command(
     state: StateFolder,
-    out: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write, such as model.onnx.")],
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT", help="The file or folder to write, such as model.onnx.")
+    ],
+    form: Annotated[
+        Literal["onnx", "hub", "mlflow"],
+        typer.Option(
+            "--format",
+            help="onnx: one file; hub: a folder with safetensors, config.json, labels and a model card; "
+            "mlflow: a model folder of MLflow.",
+        ),
+    ] = "onnx",
     version: VersionName = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing ONNX file.")] = False,
 ) -> None:
     """Write a model as ONNX: net, normalisation and label names in one file that takes raw images.
 
     The file is written only if onnxruntime gives the same logits as PyTorch.
+    With --format hub or mlflow, write a folder instead.
+
+    Example: ser export kept model.onnx, or: ser export kept card/ --format hub
     """
+    if form != "onnx":
+        export_folder(state, out, form, version)
+        return
     if os.path.lexists(out) and not force:
         raise ConfigError(f"{out}: the file exists already; choose another name, or replace it with --force")
 
@@ -61,6 +77,15 @@ def export_command(
         f"onnxruntime and PyTorch differ by at most {exported.max_difference:.1e} on "
         f"{count_of(exported.num_checked, 'sample')}",
     )
+
+
+def export_folder(state: Path, out: Path, form: str, version: str | None) -> None:
+    from strongreplay.models.hand_over import write_hub_folder, write_mlflow_folder
+    from strongreplay.models.store import Store
+
+    write = write_hub_folder if form == "hub" else write_mlflow_folder
+    found = write(Store(state), version, out)
+    print_line(f"{out}: {found.name}, {', '.join(sorted(path.name for path in out.iterdir()))}")
 
 
 def answering_net(model: "Model") -> "nn.Module":

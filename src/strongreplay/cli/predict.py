@@ -5,9 +5,10 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from io import BufferedReader
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -104,8 +105,8 @@ def path_groups(paths: Sequence[str]) -> Iterator[list[str]]:
 
 def stdin_groups() -> Iterator[list[str]]:
     """The lines that have arrived on stdin, read as bytes, because file names may be invalid Unicode."""
-    rest = b""
-    while piece := sys.stdin.buffer.read1(PIECE):
+    rest, stdin = b"", cast(BufferedReader, sys.stdin.buffer)
+    while piece := stdin.read1(PIECE):
         *lines, rest = (rest + piece).split(b"\n")
         if names := file_names(lines):
             yield names

@@ -4,6 +4,7 @@ Files are not trusted: the header is checked before pixels are decoded, and any 
 that this one file is bad.
 """
 
+import io
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -37,6 +38,10 @@ REPLACE = "replace the file or take it out"
 
 class BadImage(Exception):
     """An image that cannot be decoded; the text says why, and the caller adds the file name."""
+
+
+class TooManyPixels(BadImage):
+    """An image with more pixels than the caller allows."""
 
 
 class Header(NamedTuple):
@@ -128,6 +133,18 @@ def decode(image: "Image.Image", side: int | None, channels: int) -> Bytes:
         image = image.resize((side, side), Image.Resampling.BILINEAR, box)
     pixels = np.asarray(image)
     return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+
+
+def decode_bytes(content: bytes, shape: tuple[int, ...], pixel_limit: int = PIXEL_LIMIT) -> Bytes:
+    """(C, H, W) pixels of an image file in memory, or a BadImage."""
+    channels, _, side = shape
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with open_image(io.BytesIO(content)) as image:
+            width, height = image.size
+            if width * height > pixel_limit:
+                raise TooManyPixels(f"has {width} x {height} pixels, at most {pixel_limit:,} are allowed")
+            return decode(image, side, channels).copy()  # writable, as PyTorch wants it
 
 
 def header_of(image: "Image.Image") -> Header:

@@ -2,9 +2,7 @@
 
 import base64
 import binascii
-import io
 import json
-import warnings
 from typing import NamedTuple
 
 import torch
@@ -13,7 +11,7 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException
 from torch import Tensor
 
-from strongreplay.data.images import BadImage, decode, open_image
+from strongreplay.data.images import BadImage, TooManyPixels, decode_bytes
 from strongreplay.serve.settings import ServiceSettings
 
 EXAMPLE = {"images": ["iVBORw0KGgo..."], "top": 3}
@@ -131,23 +129,9 @@ def decode_images(uploads: list[Upload], shape: tuple[int, ...], pixel_limit: in
     pixels = []
     for row, upload in enumerate(uploads):
         try:
-            found = decode_image(upload.content, shape, pixel_limit)
+            pixels.append(torch.from_numpy(decode_bytes(upload.content, shape, pixel_limit)))
+        except TooManyPixels as error:
+            raise BadRequest(f"image #{row} {error}", 413) from None
         except (BadImage, OSError) as error:
             raise BadRequest(f"image #{row} {error}") from None
-        if not isinstance(found, Tensor):
-            width, height = found
-            raise BadRequest(f"image #{row} has {width} x {height} pixels, at most {pixel_limit:,}", 413)
-        pixels.append(found)
     return torch.stack(pixels)
-
-
-def decode_image(content: bytes, shape: tuple[int, ...], pixel_limit: int) -> Tensor | tuple[int, int]:
-    """(C, H, W) pixels, or width and height if there are too many pixels."""
-    channels, _, side = shape
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with open_image(io.BytesIO(content)) as image:
-            width, height = image.size
-            if width * height > pixel_limit:
-                return width, height
-            return torch.from_numpy(decode(image, side, channels).copy())
