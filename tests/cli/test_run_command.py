@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.commands import Ser
 
 RUN = ["run", "split-digits", "--set", "train.epochs=1", "--threads", "1", "--device", "cpu"]
 
@@ -37,3 +38,25 @@ def test_a_run_that_fails_is_named_and_the_others_are_recorded(tmp_path: Path) -
     assert "split-digits sgd seed 0: failed: stopped at task 1" in " ".join(done.stderr.split())
     assert "error: 2 of 2 runs failed; see above" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_sweep_from_a_file_is_found_again_by_the_file_that_show_prints(ser: Ser, tmp_path: Path) -> None:
+    file, out = tmp_path / "runs.toml", tmp_path / "out"
+    file.write_text(
+        'stream = "split-digits"\nmethod = ["sgd", "ser"]\nmemory = 20\nthreads = 1\ndevice = "cpu"\n'
+        f'out = "{out}"\n[set]\ntrain.epochs = 1\ndata.tasks = 1\nser.alpha = [0.3, 0.5]\n'
+    )
+    done = ser("run", "--config", file)
+    assert done.code == 0, done.err
+    assert "split-digits ser m20 seed 0 method.alpha=0.3:" in done.err
+    records = sorted(out.glob("*/ser-*/seed-0.json"))
+    assert len(records) == 2
+    for record in records:
+        printed = ser("show", record, "--config")
+        file.write_text(printed.out)
+        found = ser("run", "--config", file, "--out", out)
+        assert (found.code, f"recorded already, skipped ({record})" in " ".join(found.err.split())) == (
+            0,
+            True,
+        )
+    assert "2 configurations" in ser("show", *records, "--config").err

@@ -39,6 +39,8 @@ def compare_command(
     from strongreplay.report.tables import group_records
 
     metrics = parse_metrics(metric)
+    if picture:
+        check_picture(picture)
     folder, records = paths[0] if paths[0].is_dir() else paths[0].parent, read_records(paths)
     if against and metrics != list(SCORES):
         raise ConfigError(
@@ -48,6 +50,14 @@ def compare_command(
         print_table(make_paired_table(group_records(records), against), form)
     else:
         print_comparison(records, folder, picture, form, spread, metrics=metrics)
+
+
+def check_picture(path: Path) -> None:
+    """Refuse a folder, and a file of a format that cannot be drawn, before anything is read."""
+    formats = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
+    if path.is_dir() or path.suffix.lower() not in formats:
+        what = "a folder" if path.is_dir() else f"'{path}'"
+        raise ConfigError(f"--picture must be a file that ends in {', '.join(formats)}, got {what}")
 
 
 def parse_metrics(text: str) -> list[str]:
@@ -114,7 +124,7 @@ def print_comparison(
         except OSError as error:
             raise DataError(
                 f"{path}: the picture cannot be written ({error.strerror or error}), all records are there; "
-                f"make room and draw it with: ser compare {folder}"
+                f"make room or choose another place, and draw it with: ser compare {folder} --picture FILE"
             ) from None
 
 

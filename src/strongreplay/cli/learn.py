@@ -121,7 +121,12 @@ def learn_command(
     from strongreplay.models.store import Store
     from strongreplay.training.settings import parse_settings
 
-    settings |= parse_settings(pairs)
+    for key, value in parse_settings(pairs).items():
+        if str(settings.setdefault(key, value)) != value:
+            raise ConfigError(
+                f"--set {key}={value} contradicts the option with the value {settings[key]}; "
+                "leave one of them out"
+            )
     place, limit = choose_device(device, threads), MAX_DROP if max_drop is None else max_drop
     if data is None:
         check_alone(accept, settings)
@@ -157,6 +162,8 @@ def check_alone(accept: bool, settings: dict[str, Any]) -> None:
 def class_names(text: str, data: Path | None) -> list[str | int]:
     """The names between the commas; converted to numbers if the labels of the data are numbers."""
     names = [name.strip() for name in text.split(",") if name.strip()]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ConfigError(f"--classes names '{twice[0]}' twice; name each class once")
     if data is not None and data.suffix.lower() == ".npz" and all(map(is_number, names)):
         import numpy as np
 

@@ -33,12 +33,14 @@ DataFolder = Annotated[
     typer.Option("--data", help="Data folder.", show_default="$STRONGREPLAY_DATA, else the cache folder"),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps ...")]
-Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads.", show_default="PyTorch's choice")]
+Threads = Annotated[
+    int | None, typer.Option(min=1, max=1024, help="CPU threads.", show_default="PyTorch's choice")
+]
 Seeds = Annotated[str, typer.Option(help="How many seeds (5: 0 to 4), or which ones (3,7 or 4,).")]
 Jobs = Annotated[int, typer.Option(min=1, help="Runs at a time; the cores are shared among them.")]
 Settings = Annotated[
     list[str],
-    typer.Option("--set", "-s", metavar="KEY=VALUE", help="Override a setting, such as train.epochs=5."),
+    typer.Option("--set", "-s", metavar="KEY=VALUE", help="Settings, such as train.epochs=5."),
 ]
 CheckpointEvery = Annotated[
     str | None,
@@ -60,6 +62,9 @@ ProtocolName = Annotated[
 # Output
 AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
 ShowAll = Annotated[bool, typer.Option("--all", help="Show all rows of long tables.")]
+
+
+MOST_SEEDS = 1000
 
 
 def choose_device(name: str, threads: int | None) -> "torch.device":
@@ -87,11 +92,16 @@ def choose_data_folder(option: Path | None) -> Path:
 def parse_seeds(text: str) -> list[int]:
     """The seeds of a text: a count, or the seeds themselves if there is a comma."""
     try:
-        numbers = (
-            [int(part) for part in text.split(",") if part.strip()] if "," in text else list(range(int(text)))
-        )
+        numbers = [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
         numbers = []
+    if "," not in text and numbers:
+        if numbers[0] > MOST_SEEDS:
+            raise ConfigError(
+                f"--seeds {text} are {text} seeds, expected at most {MOST_SEEDS:,}; "
+                f"for the seed {text} alone write --seeds {text},"
+            )
+        numbers = list(range(numbers[0]))
     if not numbers or min(numbers) < 0:
         raise ConfigError(
             f"--seeds must be a count >= 1 or numbers >= 0 with commas, got '{text}'; try --seeds 5"

@@ -9,7 +9,7 @@ from strongreplay.cli.commands import STUDY, Command
 from strongreplay.cli.compare import print_problems
 from strongreplay.cli.options import Margin, RecordPaths
 from strongreplay.cli.text import count_of, print_line
-from strongreplay.errors import DataError
+from strongreplay.errors import ConfigError, DataError
 from strongreplay.progress import Bar
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ def report_command(
     from strongreplay.report.page import build
     from strongreplay.storage.files import write_text
 
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"--out must be a file that ends in .html, got '{out}'; a page is HTML")
     for path in paths:
         if not path.exists():
             raise DataError(f"{path}: no such file or folder; give what ser run wrote with --out")

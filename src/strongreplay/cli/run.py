@@ -18,16 +18,30 @@ from strongreplay.cli.options import (
     choose_data_folder,
     parse_seeds,
 )
+from strongreplay.cli.text import print_note
 from strongreplay.errors import ConfigError
 from strongreplay.progress import Bar, GridProgress, Standing
 
 if TYPE_CHECKING:
     from strongreplay.runs.config import RunConfig
     from strongreplay.runs.grid import Job, RunOptions
+    from strongreplay.runs.sweep import Sweep
+
+
+def read_config(ctx: typer.Context, path: Path | None) -> Path | None:
+    """Take the defaults of all options from the file; settings are kept for `run_command`."""
+    if path is not None:
+        from strongreplay.runs.sweep_file import read_sweep
+
+        names = [param.name for param in ctx.command.params if param.name not in (None, "settings", "config")]
+        file = read_sweep(path, [name for name in names if name])
+        ctx.default_map, ctx.obj = file.options, file.settings
+    return path
 
 
 @makes_runs
 def run_command(
+    ctx: typer.Context,
     stream: Annotated[str, typer.Argument(help="The stream to learn; see: ser list streams")],
     method: Annotated[
         list[str],
@@ -36,13 +50,25 @@ def run_command(
         ),
     ] = ["ser"],  # noqa: B006 - typer reads it, nothing changes it
     net: Annotated[
-        str | None,
+        list[str],
         typer.Option(help="Net, or mine.py:function; see: ser list nets", show_default="the stream's"),
-    ] = None,
+    ] = [],  # noqa: B006
     tasks: Annotated[
-        int | None, typer.Option(min=1, help="Number of tasks; the same as --set data.num_tasks=N.")
+        list[str],
+        typer.Option(metavar="N,...", help="Number of tasks; the same as --set data.num_tasks=N."),
+    ] = [],  # noqa: B006
+    memory: Annotated[
+        list[str],
+        typer.Option(metavar="N,...", help="Samples in the memory, for methods with one; or several sizes."),
+    ] = [],  # noqa: B006
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            is_eager=True,
+            callback=read_config,
+            help="TOML file with these options, and settings in its table set; the command line wins.",
+        ),
     ] = None,
-    memory: Annotated[int | None, typer.Option(help="Samples in the memory, for methods with one.")] = None,
     seeds: Seeds = "1",
     settings: Settings = [],  # noqa: B006
     recipe: Annotated[
@@ -60,28 +86,34 @@ def run_command(
     ] = False,
     how: GridOptions = GridOptions(),  # noqa: B008 - it is frozen
 ) -> None:
-    """Learn a stream and record the results.
+    """Learn a stream and record the results; a run for each combination of methods, values and seeds.
 
     Recorded runs are skipped; stopped runs resume from their last checkpoint.
     """
-    names = [name.strip() for entry in method for name in entry.split(",") if name.strip()]
+    names = list(dict.fromkeys(name.strip() for entry in method for name in entry.split(",") if name.strip()))
     if not names:
         raise ConfigError("--method must name at least one method; see: ser list methods")
     numbers = parse_seeds(seeds)
 
-    from strongreplay.runs.config import parse_settings, prepare_stream
+    from strongreplay.runs.config import prepare_stream
     from strongreplay.runs.grid import RunOptions
     from strongreplay.runs.recipes import recipe_of
     from strongreplay.runs.run import CheckpointInterval, find_device
+    from strongreplay.runs.sweep import Sweep, add_options, collect_settings, override
 
     if checkpoint_every:
         CheckpointInterval.parse(checkpoint_every)
     place = str(find_device(device))
-    chosen = parse_settings(settings) | ({"net.name": net} if net else {})
-    chosen = ({"data.num_tasks": str(tasks)} if tasks else {}) | chosen
+    chosen = add_options(collect_settings(settings), {"memory": memory, "net": net, "tasks": tasks})
+    sweep = Sweep(stream, names, numbers, override(ctx.obj or {}, chosen), recipe_of(protocol, recipe))
+    source = ctx.get_parameter_source("method")
+    if source and source.name == "COMMANDLINE":  # the file may have settings for other methods
+        sweep = sweep.without_absent(ctx.obj or {})
     with Bar() as bar:
-        prepare_stream(stream, chosen, bar)
-    configs = plan(stream, names, memory, numbers, chosen, recipe_of(protocol, recipe))
+        for values in sweep.reading_settings():
+            prepare_stream(stream, values, bar)
+    configs = sweep.configs()
+    note_memory(sweep)
     options = RunOptions(out, choose_data_folder(data), place, checkpoint_every, keep_state, how.log)
     run_to_the_end(configs, options, how, again)
 
@@ -99,6 +131,7 @@ def run_to_the_end(
 
     configs = how.part_of(configs)
     recorded, absent, problems = sort_out(configs, options.out, again)
+    tell_apart([*recorded, *absent])
     progress, ended = make_runs(recorded, absent, problems, options, how)
     finished = [job for job in (*recorded, *ended) if job.ended and job.ended[0] in ("recorded", "skipped")]
     if progress.stop.asked is not None:
@@ -116,6 +149,15 @@ def run_to_the_end(
         folders = {record_path(options.out, record.config).parent.parent for record in records}
         print_comparison(records, options.out, drawn=read_folder(sorted(folders))[0])
     exit_if_failed(ended)
+
+
+def tell_apart(jobs: "list[Job]") -> None:
+    """Add the settings in which runs differ to their names."""
+    from strongreplay.runs.sweep import differences
+
+    for job, text in zip(jobs, differences([job.config for job in jobs]), strict=True):
+        if text:
+            job.name, job.label = f"{job.name} {text}", f"{job.label} {text}"
 
 
 def make_runs(
@@ -151,44 +193,23 @@ def exit_if_failed(ended: "list[Job]") -> None:
         raise typer.Exit(1)
 
 
-def plan(
-    stream: str,
-    names: list[str],
-    memory: int | None,
-    seeds: list[int],
-    settings: dict[str, str],
-    recipe: str,
-) -> "list[RunConfig]":
-    """The configurations of all runs, checked before the first run starts."""
-    from strongreplay.methods import method_row
-    from strongreplay.runs.config import resolve
-
-    configs, faults = [], []
-    for name in names:
-        try:
-            configs += [resolve(stream, name, memory, seed, settings, recipe) for seed in seeds]
-        except ConfigError as error:
-            faults += [line for line in str(error).splitlines() if line not in faults]
-    if faults:
-        raise ConfigError("\n".join(faults))
-    if memory is not None:
-        without = [name for name in names if not method_row(name).has_memory]
-        if without:
-            typer.echo(f"note: no memory in {', '.join(without)}; --memory does not apply there", err=True)
-        warn_small_memory(stream, memory, [name for name in names if name not in without])
-    return configs
-
-
-def warn_small_memory(stream: str, memory: int, names: list[str]) -> None:
+def note_memory(sweep: "Sweep") -> None:
+    """Say which methods have no memory, and which sizes leave classes without a sample."""
     from strongreplay.data.streams import describe_stream
+    from strongreplay.methods import method_row
+    from strongreplay.runs.sweep import MEMORY
 
-    num_classes = describe_stream(stream).num_classes
-    if names and memory < num_classes:
-        typer.echo(
-            f"note: a memory of {memory} samples is smaller than the {num_classes} classes of {stream}; "
-            "some classes will never be replayed",
-            err=True,
-        )
+    sizes = [int(size) for size in sweep.settings.get(MEMORY, ())]
+    without = [name for name in sweep.methods if not method_row(name).has_memory]
+    if sizes and without:
+        print_note(f"no memory in {', '.join(without)}; --memory does not apply there")
+    if sizes and len(without) < len(sweep.methods):
+        num_classes = describe_stream(sweep.stream).num_classes
+        for size in [size for size in sizes if size < num_classes]:
+            print_note(
+                f"a memory of {size} samples is smaller than the {num_classes} classes of {sweep.stream}; "
+                "some classes will never be replayed"
+            )
 
 
 COMMAND = Command("run", run_command, STUDY, 10)

@@ -11,7 +11,7 @@ from strongreplay.cli.compare import read_records
 from strongreplay.cli.options import ResultsFolder, takes_format
 from strongreplay.cli.tables import Format, Table, TableCell, print_table
 from strongreplay.cli.text import print_line
-from strongreplay.errors import unknown
+from strongreplay.errors import ConfigError, unknown
 
 if TYPE_CHECKING:
     from strongreplay.runs.paper import PaperCell
@@ -25,10 +25,21 @@ def show_command(
         typer.Argument(help="Records, folders of them, or cells of the paper; see: ser reproduce list"),
     ],
     out: ResultsFolder = Path("results"),
+    config: Annotated[
+        bool, typer.Option("--config", help="Print the configuration as a file for: ser run --config FILE")
+    ] = False,
     form: Format = "text",
 ) -> None:
     """Print records: settings, accuracy after each task, time and memory."""
     from strongreplay.runs.paper import TARGETS, items
+
+    if config:
+        if form != "text":
+            raise ConfigError(f"--config and --{form} exclude each other; give one of them")
+        from strongreplay.runs.sweep_file import write_sweep
+
+        print_line(write_sweep(read_records(paths)))
+        return
 
     cells = {item.name: item for item in items()}
     for path in paths:

@@ -20,6 +20,7 @@ from strongreplay.data.tasks import (
     Scenario,
     Stream,
     accumulate,
+    check_hold_out,
     check_num_tasks,
     class_order,
     divide,
@@ -148,6 +149,7 @@ def describe_stream(name: str, options: StreamOptions = DEFAULT) -> StreamInfo:
     num_tasks = options.num_tasks or row.num_tasks
     if row.scenario == "domain-il":
         refuse_division(options)
+        sizes: tuple[int, ...] = (dataset.num_classes,) * num_tasks
         counts = [float(dataset.num_train)] * num_tasks
     else:
         class_order(options.order, dataset.num_classes, 0)
@@ -156,6 +158,9 @@ def describe_stream(name: str, options: StreamOptions = DEFAULT) -> StreamInfo:
     if options.tasks:
         check_num_tasks(options.tasks, len(counts))
     learnt = counts[: options.tasks]
+    if options.validation:
+        for count, size in zip(learnt, sizes, strict=False):
+            check_hold_out(options.validation, round(count), size)
     num_train = tuple(round(count * (1 - options.validation)) for count in learnt)
     return StreamInfo(row.scenario, dataset.shape, dataset.num_classes, num_train, row.net)
 

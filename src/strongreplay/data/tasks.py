@@ -181,13 +181,24 @@ def check_num_tasks(count: int, num_tasks: int) -> None:
         raise ConfigError(f"data.tasks must be 1 to {num_tasks} for this stream, got {count}")
 
 
+def check_hold_out(fraction: float, num_samples: int, num_classes: int) -> int:
+    """How many samples of a task are held out; an error if that or the rest is fewer than its classes."""
+    cut = round(fraction * num_samples)
+    if not num_classes <= cut <= num_samples - num_classes:
+        raise ConfigError(
+            f"data.validation={fraction:g} holds out {cut:,} of the {num_samples:,} samples of a task with "
+            f"{num_classes} classes, expected as many as classes, and as many left to learn; try 0.1"
+        )
+    return cut
+
+
 def hold_out(stream: Stream, fraction: float, seed: int = 0) -> Stream:
     """For tuning: a random part of each training split replaces the test split."""
 
     def make(index: int, part: Part) -> Split:
         train = stream.make(index, "train")
         order = torch.randperm(len(train), generator=derive_generator(seed, f"hold-out {index}"))
-        cut = round(fraction * len(train))
+        cut = check_hold_out(fraction, len(train), len(train.labels.unique()))
         return train.take(order[:cut] if part == "test" else order[cut:].sort().values)
 
     return replace(stream, make=make)

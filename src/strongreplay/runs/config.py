@@ -224,7 +224,8 @@ def stream_values(info: StreamInfo, net: str | None) -> dict[str, Any]:
 
 
 # Epochs of a recipe do not apply if the data are read once.
-PASSES = ("train.epochs", "train.first_epochs", "train.batch_size", "train.milestones", "train.schedule")
+PASSES: tuple[str, ...] = ("train.epochs", "train.first_epochs", "train.batch_size", "train.milestones")
+PASSES += ("train.schedule", "train.warmup", "train.min_lr")
 ONE_PASS = {"train.epochs": 1, "train.batch_size": 10}
 
 
@@ -250,6 +251,7 @@ def stream_faults(stream: str, row: MethodRow, info: StreamInfo, built: Mapping[
             f"the data of {stream} have changed since this run was made ({data.hash}, now {info.hash}); "
             "put them back, or start a new run"
         )
+    faults += [] if is_own(stream) else reading_faults(stream, data)
     try:
         describe_stream(stream, data.options)
     except ConfigError as error:
@@ -263,6 +265,14 @@ def stream_faults(stream: str, row: MethodRow, info: StreamInfo, built: Mapping[
     if data.boundaries is False and row.needs_boundaries:
         faults.append(f"{row.name} needs to know where a task ends; data.boundaries=false leaves that out")
     return faults
+
+
+def reading_faults(stream: str, data: DataConfig) -> list[str]:
+    return [
+        f"data.{key} is for one's own data (folder:, csv:, ...), not for {stream}; leave it out"
+        for key in ("side", "test")
+        if getattr(data, key) is not None
+    ]
 
 
 def pass_faults(data: DataConfig, train: TrainConfig) -> list[str]:

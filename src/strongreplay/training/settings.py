@@ -1,11 +1,11 @@
 """Settings of nets and of training, and how sections of settings are built, with all errors at once."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from types import UnionType
-from typing import Any, ClassVar, Literal, Self, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -49,7 +49,7 @@ class TrainConfig(Section):
     lr: float = Field(0.1, gt=0, description="learning rate")
     epochs: int = Field(1, ge=1, description="epochs per task")
     batch_size: int = Field(32, ge=1, description="samples per step")
-    milestones: tuple[int, ...] = Field(
+    milestones: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         (), description="epochs after which the rate decays; restarts every task"
     )
     decay: float = Field(0.1, gt=0, le=1, description="factor of each decay")
@@ -100,6 +100,18 @@ class TrainConfig(Section):
             raise ValueError("train.schedule and train.milestones exclude each other; set one of them")
         return self
 
+    @model_validator(mode="after")
+    def check_schedule(self) -> Self:
+        if self.warmup and self.schedule != "cosine":
+            raise ValueError("train.warmup needs train.schedule=cosine")
+        if self.warmup and self.warmup >= self.epochs:
+            raise ValueError(
+                f"train.warmup must be shorter than train.epochs, got {self.warmup} of {self.epochs} epochs"
+            )
+        if self.min_lr is not None and not self.schedule:
+            raise ValueError("train.min_lr needs train.schedule=cosine or restarts")
+        return self
+
     def epochs_of(self, index: int) -> int:
         return self.first_epochs if self.first_epochs and index == 0 else self.epochs
 
@@ -136,10 +148,7 @@ def build_sections(
     for key, value in values.items():
         name, _, rest = key.partition(".")
         if key not in known:
-            nearest = get_close_matches(key, known, n=1, cutoff=0.5)
-            options = ", ".join(k for k in known if k.startswith(f"{name}.")) or ", ".join(known)
-            hint = f"did you mean '{nearest[0]}'?" if nearest else f"known: {options}"
-            faults.append(f"unknown setting '{key}'; {hint}")
+            faults.append(f"unknown setting '{key}'; {suggest(key, known)}")
         else:
             grouped[name][rest] = from_text(value, sections[name].model_fields[rest].annotation)
     built: dict[str, Any] = {}
@@ -147,20 +156,41 @@ def build_sections(
         try:
             built[name] = model(**grouped[name])
         except ValidationError as error:
-            faults += [describe(name, fault) for fault in error.errors()]
+            faults += describe_all(name, error)
     return built, faults
+
+
+def suggest(key: str, known: Sequence[str]) -> str:
+    """What the user may have meant by an unknown key."""
+    if key in ("seed", "seeds"):
+        return "use --seeds"
+    section, _, last = key.rpartition(".")
+    same = [one for one in known if one.partition(".")[2] == last]
+    nearest = same[:1] or get_close_matches(key, known, n=1, cutoff=0.6 if section else 0.7)
+    options = ", ".join(one for one in known if one.startswith(f"{section}.")) or ", ".join(known)
+    return f"did you mean '{nearest[0]}'?" if nearest else f"known: {options}"
 
 
 def from_text(value: Any, annotation: Any) -> Any:
     """A value typed at the command line: commas make lists, 'none' is None; the model parses the rest."""
     if not isinstance(value, str):
         return value
-    kinds = get_args(annotation) if get_origin(annotation) is UnionType else (annotation,)
-    if value.lower() == "none" and type(None) in kinds:
+    if value.lower() == "none" and type(None) in kinds_of(annotation):
         return None
-    if any(get_origin(kind) is tuple for kind in kinds):
-        return [part.strip() for part in value.split(",") if part.strip()]
+    if takes_list(annotation):
+        inside = value[1:-1] if value.startswith("[") and value.endswith("]") else value
+        return [part.strip() for part in inside.split(",") if part.strip()]
     return value
+
+
+def kinds_of(annotation: Any) -> tuple[Any, ...]:
+    """The members of a union; anything else is its only member."""
+    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+
+
+def takes_list(annotation: Any) -> bool:
+    """Whether one value of the setting is a list."""
+    return any((get_origin(kind) or kind) in (tuple, list, set, frozenset) for kind in kinds_of(annotation))
 
 
 RULES = {
@@ -177,7 +207,20 @@ RULES = {
     "float_type": "must be a number",
     "bool_parsing": "must be true or false",
     "too_short": "must not be empty",
+    "too_long": "must have at most {max_length} values",
+    "missing": "has too few values",
 }
+
+
+def describe_all(section: str, error: ValidationError) -> list[str]:
+    """All errors of a section; a list whose entries are wrong is not called too short as well."""
+    faults = error.errors()
+    wrong = {fault["loc"][0] for fault in faults if len(fault["loc"]) > 1}
+    return [
+        describe(section, fault)
+        for fault in faults
+        if not (fault["type"] == "too_short" and fault["loc"][:1] and fault["loc"][0] in wrong)
+    ]
 
 
 def describe(section: str, fault: Any) -> str:
@@ -185,6 +228,8 @@ def describe(section: str, fault: Any) -> str:
     if fault["type"] == "value_error":  # about several keys; the message names them
         return str(fault["ctx"]["error"])
     key = ".".join([section, *(str(part) for part in fault["loc"] if isinstance(part, str))])
+    if fault["type"] == "missing" and len(fault["loc"]) == 1:
+        return f"{key} is missing; give it with --set {key}=VALUE"
     rule = RULES.get(fault["type"], fault["msg"]).format(**fault.get("ctx", {}))
     return f"{key} {rule}, got {fault['input']!r}"
 
@@ -221,8 +266,17 @@ def net_faults(net: NetConfig) -> list[str]:
 
 
 def parse_settings(pairs: list[str]) -> dict[str, str]:
-    """`key=value` texts as a mapping; the error message lists texts of another form."""
-    wrong = [pair for pair in pairs if "=" not in pair]
-    if wrong:
-        raise ConfigError(f"--set takes KEY=VALUE, such as train.epochs=5; got {', '.join(map(repr, wrong))}")
-    return {key.strip(): value.strip() for key, value in (pair.split("=", 1) for pair in pairs)}
+    """`key=value` texts as a mapping; another form is an error, and so are two values of one key."""
+    settings: dict[str, str] = {}
+    for key, value in split_pairs(pairs):
+        if settings.setdefault(key, value) != value:
+            raise ConfigError(f"--set {key} has two values, {settings[key]} and {value}; give one of them")
+    return settings
+
+
+def split_pairs(pairs: list[str]) -> list[tuple[str, str]]:
+    """`key=value` texts as pairs; the error message lists texts of another form."""
+    parts = [(pair, *(part.strip() for part in pair.partition("="))) for pair in pairs]
+    if wrong := [repr(pair) for pair, key, sign, _ in parts if not key or not sign]:
+        raise ConfigError(f"--set takes KEY=VALUE, such as train.epochs=5; got {', '.join(wrong)}")
+    return [(key, value) for _, key, _, value in parts]
