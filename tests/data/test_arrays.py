@@ -98,3 +98,17 @@ def test_an_npz_file_may_bring_a_test_part(tmp_path: Path) -> None:
     np.savez(tmp_path / "half.npz", x=np.ones((3, 2)), y=[0, 1, 1], x_test=np.ones((1, 2)))
     with pytest.raises(DataError, match="must hold one array named test_labels or y_test"):
         read_npz_parts(tmp_path / "half.npz")
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_text_with_numbers_that_are_no_characters_is_refused(order: str, tmp_path: Path) -> None:
+    """Python raises a SystemError on it."""
+    bad = npy_bytes(f"'{order}U1'", "(2,)", b"\xff" * 8)
+    path = write_npz(tmp_path / "x.npz", inputs=good(np.zeros((2, 4, 4), np.uint8)), labels=bad)
+    with pytest.raises(DataError, match="no characters"):
+        read_npz(path)
+    (tmp_path / "x.npy").write_bytes(bad)
+    with pytest.raises(DataError, match="no characters"):
+        open_npy(tmp_path / "x.npy")
+    (tmp_path / "x.npy").write_bytes(good(np.array(["é", "\U0010ffff"], f"{order}U1")))
+    assert open_npy(tmp_path / "x.npy").tolist() == ["é", "\U0010ffff"]

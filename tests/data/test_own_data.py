@@ -180,3 +180,26 @@ def test_a_stream_of_own_data_is_normalised_and_named(
     assert info.hash == json.loads(next((tmp_path / "cache").glob("own/*/about.json")).read_text())["hash"]
     with pytest.raises(ConfigError, match="6 classes cannot be divided into 7 tasks; use 1 to 6 tasks"):
         describe_stream(name, StreamOptions(num_tasks=7))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"num_train": -3},
+        {"num_train": 99},
+        {"num_train": "2"},
+        {"names": ["a"]},
+        {"names": [1, 2]},
+        {"hash": ...},
+    ],
+)
+def test_a_cache_folder_that_does_not_fit_is_named(
+    change: dict[str, object], tmp_path: Path, load: Callable[..., OwnData]
+) -> None:
+    draw(tmp_path / "photos", NAMES[:2])
+    load(f"folder:{tmp_path / 'photos'}")
+    (path,) = tmp_path.rglob("about.json")
+    about = json.loads(path.read_text()) | change
+    path.write_text(json.dumps({key: value for key, value in about.items() if value is not ...}))
+    with pytest.raises(DataError, match=f"{path.parent.name} .*; remove it"):
+        load(f"folder:{tmp_path / 'photos'}")

@@ -4,6 +4,7 @@ import pytest
 
 from strongreplay.errors import ConfigError
 from strongreplay.models.budget import Budget
+from strongreplay.models.settings import make_settings
 
 
 @pytest.mark.parametrize(
@@ -20,10 +21,14 @@ def test_a_budget_is_read(text: int | str, samples: int | None, size: int | None
     assert Budget.parse(text) == Budget(samples, size)
 
 
-@pytest.mark.parametrize("text", ["", "-1", "1.5", "MB", "5 TB", "5 MBs", "nan"])
+@pytest.mark.parametrize(
+    "text", ["", "-1", "1.5", "MB", "5 TB", "5 MBs", "nan", "9" * 5000, "9" * 5000 + "MB", "\udcff"]
+)
 def test_what_is_no_budget_is_told(text: str) -> None:
     with pytest.raises(ConfigError, match="such as 500 or 20MB"):
         Budget.parse(text)
+    with pytest.raises(ConfigError, match="such as 500 or 20MB"):
+        make_settings({"learner.memory": text})
 
 
 def test_a_fifth_of_a_budget_is_for_samples_to_judge_by() -> None:

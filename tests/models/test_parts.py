@@ -7,6 +7,7 @@ import torch
 from support.compare import assert_same
 from support.kept_models import CPU, make_model, some_digits
 
+from strongreplay.errors import DataError
 from strongreplay.models.parts import TO_ANSWER, model_of, parts_of, sample_bytes, tree_bytes
 from strongreplay.models.store import Store
 
@@ -48,3 +49,15 @@ def test_bytes_of_samples_are_those_of_the_tensors_that_are_kept(store: Store) -
         "memory": tree_bytes(memory["samples"]) + tree_bytes(memory["columns"]),
     }
     assert sample_bytes(model_of(parts, CPU)) == expected
+
+
+@pytest.mark.parametrize("part", ["held", "memory"])
+def test_labels_that_no_class_has_are_refused(part: str, store: Store) -> None:
+    """A signed version may hold anything; an update would stop with an IndexError in its middle."""
+    parts = store.read()[1]
+    columns = parts["held"] if part == "held" else parts["memory"]["columns"]
+    name = "columns" if part == "held" else "labels"
+    columns[name] = columns[name].clone()
+    columns[name][0] = 3
+    with pytest.raises(DataError, match="labels outside 0 to 2"):
+        model_of(parts, CPU)

@@ -34,6 +34,7 @@ from support.stores import (
 from torch import nn
 
 from strongreplay.errors import ConfigError, DataError, RunError
+from strongreplay.models.manifest import signed
 from strongreplay.models.store import CANDIDATE, Store
 from strongreplay.storage.files import manifest_sum, sha256
 from strongreplay.storage.objects import Objects
@@ -719,3 +720,11 @@ def test_what_cannot_be_kept_changes_nothing(store: Store) -> None:
         store.commit({"net": torch.ones(3)}, {"wrong": object()}, LEARN)
     assert store.current == "v3"
     assert store.verify() == []
+
+
+def test_a_line_without_a_version_is_damaged(store: Store) -> None:
+    before, told = store.history(), list[str]()
+    with store.acts.lines.open("ab") as file:
+        file.write(signed({"when": "now", "act": "learn"}) + b"\n")
+    assert store.history(told.append) == before
+    assert ["not about an act" in text for text in told] == [True]

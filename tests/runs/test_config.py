@@ -1,12 +1,14 @@
 """Configuration: recipes by default, overrides on top, all faults at once in the house's words."""
 
+import math
+
 import pytest
 
 from strongreplay.data.streams import STREAMS
 from strongreplay.errors import ConfigError
 from strongreplay.methods import METHODS
 from strongreplay.methods.ser import SERConfig
-from strongreplay.runs.config import parse_settings, resolve
+from strongreplay.runs.config import config_of, parse_settings, resolve
 from strongreplay.runs.recipes import all_recipes, find_recipe
 
 
@@ -190,3 +192,20 @@ def test_a_course_of_the_rate_for_each_schedule() -> None:
     assert later is not None
     assert first(9, 1.0) == later(9, 1.0) == pytest.approx(0.48778, abs=5e-6)
     assert first(99, 0.0) > later(99, 0.0) == pytest.approx(0.0005)
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("", "stream", True),
+        ("method", "name", None),
+        ("net", "name", 1.5),
+        ("method", "memory_size", math.inf),
+    ],
+)
+def test_a_configuration_from_a_file_may_hold_anything(section: str, key: str, value: object) -> None:
+    held = resolve("split-digits", "ser", 50).to_dict()
+    assert config_of(held, "").to_dict() == held
+    (held[section] if section else held)[key] = value
+    with pytest.raises(ConfigError):
+        config_of(held, "")

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.processes import SER
 
 from strongreplay.runs.config import RunConfig, resolve
 from strongreplay.runs.estimate import num_steps, plain_step, seconds, trial_of
@@ -162,3 +165,43 @@ def test_estimates_count_the_steps_of_a_run() -> None:
 def test_a_trial_step_is_short_however_large_the_batch() -> None:
     whole, part = ("mlp", None, (1, 28, 28), 10, 10**9), ("mlp", None, (1, 28, 28), 10, 100)
     assert plain_step(whole) > plain_step(part)  # 3 terabytes of images, if they were made
+
+
+def is_running(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+SLOW = """
+import os
+import time
+from pathlib import Path
+from strongreplay.methods.er import ER
+class Slow(ER):
+    def observe(self, batch, optimizer):
+        Path(__file__).with_name(f"{os.getpid()}.pid").touch()
+        time.sleep(60)
+        return super().observe(batch, optimizer)
+"""
+
+
+@pytest.mark.slow
+def test_processes_end_within_five_seconds_of_their_parent(tmp_path: Path) -> None:
+    """Even in the middle of a long step, where they send nothing."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    words = ["run", "split-digits", "-m", "slow.py:Slow", "--memory", "50", "--seeds", "2", "--jobs", "2"]
+    parent = subprocess.Popen(
+        [*SER, *words, "--device", "cpu", "--threads", "1"], cwd=tmp_path, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 120
+    while len(started := list(tmp_path.glob("*.pid"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    parent.kill()
+    parent.wait()
+    children, killed = [int(path.stem) for path in started], time.monotonic()
+    assert len(children) == 2
+    while any(map(is_running, children)):
+        assert time.monotonic() - killed < 5
+        time.sleep(0.05)

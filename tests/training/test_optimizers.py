@@ -14,7 +14,7 @@ from strongreplay.methods.gradients import is_plain
 from strongreplay.runs.config import resolve
 from strongreplay.runs.run import run
 from strongreplay.storage.records import fingerprint
-from strongreplay.training.optimizers import carry_over, make_optimizer, set_rate
+from strongreplay.training.optimizers import carry_over, load_state, make_optimizer, set_rate
 from strongreplay.training.settings import TrainConfig
 
 
@@ -132,3 +132,28 @@ def test_a_method_takes_steps_with_any_of_them(stream: Stream) -> None:
             Batch(torch.arange(80), train.inputs, stream.test_view(train.inputs), train.labels), optimizer
         )
         assert not torch.equal(before, weights(method.net))
+
+
+def test_a_state_that_does_not_fit_is_refused_when_it_is_loaded() -> None:
+    made = make_optimizer([parameter(1.0, 2.0)], TrainConfig(lr=0.1, momentum=0.9))
+    first = made.param_groups[0]["params"][0]
+    first.grad = torch.ones(2)
+    made.step()
+    right = made.state_dict()
+
+    def changed(group: dict[str, Any], momentum: object) -> dict[str, Any]:
+        return {
+            "state": {0: {"momentum_buffer": momentum}},
+            "param_groups": [right["param_groups"][0] | group],
+        }
+
+    load_state(made, changed({"lr": 1}, torch.zeros(2)))
+    assert made.param_groups[0]["lr"] == 1
+    for wrong in (
+        changed({"momentum": "x"}, torch.zeros(2)),
+        changed({"nesterov": 1}, torch.zeros(2)),
+        changed({}, torch.zeros(3)),
+        changed({}, "x"),
+    ):
+        with pytest.raises(ValueError, match="optimiser: "):
+            load_state(made, wrong)

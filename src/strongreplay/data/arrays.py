@@ -1,6 +1,7 @@
 """Read .npy and .npz files: the header is checked before memory is allocated, and no code is executed."""
 
 import math
+import sys
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,6 +42,7 @@ def open_npy(path: Path) -> Array:
             shape, dtype = read_header(file, path, path.name)
             check_size(shape, dtype, path.stat().st_size - file.tell(), path, path.name)
         array: Array = npy.open_memmap(path, mode="c")
+        check_text(array, path, path.name)
         return array
 
 
@@ -91,6 +93,7 @@ def read_member(archive: zipfile.ZipFile, path: Path, names: tuple[str, ...]) ->
     check_size(shape, dtype, member.file_size, path, member.filename)
     with archive.open(member) as file:
         array: Array = npy.read_array(file, allow_pickle=False)
+        check_text(array, path, member.filename)
         return array
 
 
@@ -117,6 +120,17 @@ def check_size(shape: tuple[int, ...], dtype: np.dtype[Any], available: int, pat
     """Refuse a header that claims more bytes than the file has, before memory is allocated for it."""
     if math.prod(shape) * dtype.itemsize > available:
         raise Damaged(path, f"says of {name!a:.80} that it is larger than it is")
+
+
+def check_text(array: Array, path: Path, name: str) -> None:
+    """Refuse text with numbers that are no characters, on which Python raises a SystemError."""
+    if array.dtype.kind != "U" or not array.size:
+        return
+    codes = (
+        np.ascontiguousarray(array).reshape(-1).view(np.dtype(np.uint32).newbyteorder(array.dtype.byteorder))
+    )
+    if int(codes.max()) > sys.maxunicode:
+        raise Damaged(path, f"has text with numbers that are no characters, in {name!a:.80}")
 
 
 def check_regular(path: Path) -> None:

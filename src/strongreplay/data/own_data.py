@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from strongreplay.data.archives import OnProgress, telling
+from strongreplay.data.archives import Damaged, OnProgress, telling
 from strongreplay.data.arrays import Array, open_npy
 from strongreplay.data.labels import Label
 from strongreplay.data.mapped import map_file
@@ -59,6 +59,8 @@ def open_own(
         labels = torch.from_numpy(np.array(open_npy(place / "labels.npy")))
         inputs = [_open_inputs(Path(file)) for file in about["inputs"] or [place / "inputs.npy"]]
         names, num_train = tuple(about["names"]), about["num_train"]
+        _check_kept(place, labels, inputs, names, num_train)
+        own_hash = str(about["hash"])
     if num_train is None:
         train, held = hold_out_rows(labels, TEST_SHARE if test is None else test, names, name)
     else:
@@ -66,9 +68,24 @@ def open_own(
             raise ConfigError(f"data.test: {name} has a test part of its own; leave data.test out")
         train, held = torch.arange(num_train), torch.arange(num_train, len(labels))
     if len(inputs) == 2:  # two files: row numbers of the second start at 0
-        return OwnData(Split(inputs[0], labels[train]), Split(inputs[1], labels[held]), names, about["hash"])
+        return OwnData(Split(inputs[0], labels[train]), Split(inputs[1], labels[held]), names, own_hash)
     first, second = (Split(inputs[0][rows], labels[rows]) for rows in (train, held))
-    return OwnData(first, second, names, about["hash"])
+    return OwnData(first, second, names, own_hash)
+
+
+def _check_kept(
+    place: Path, labels: Tensor, inputs: list[Tensor], names: tuple[str, ...], num_train: int | None
+) -> None:
+    """Refuse a cache folder whose parts do not fit together."""
+    total = sum(map(len, inputs))
+    labelled = (
+        labels.dtype == torch.int64 and labels.shape == (total,) and all(isinstance(n, str) for n in names)
+    )
+    if not labelled or int(labels.min()) < 0 or int(labels.max()) >= len(names):
+        raise Damaged(place, "has labels that do not fit its samples")
+    rule = [len(inputs[0])] if len(inputs) == 2 else [None, *range(1, total)]
+    if num_train not in rule or len(inputs) > 2:
+        raise Damaged(place, f"has {num_train!s:.20} training samples of {total} in {len(inputs)} arrays")
 
 
 def data_hash(name: str, cache: Path, side: int | None = None, progress: OnProgress | None = None) -> str:

@@ -19,13 +19,14 @@ class Budget:
     @classmethod
     def parse(cls, text: int | str) -> "Budget":
         """Parse 500, 20MB or 1.5GiB."""
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmg]i?)?(b))?\s*", str(text).lower())
+        match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,15})?)\s*(?:([kmg]i?)?(b))?\s*", str(text).lower())
         if match and match[3]:
             return cls(bytes=int(float(match[1]) * UNITS[match[2] or ""]))
         if match and match[1].isdecimal():
             return cls(samples=int(match[1]))
         raise ConfigError(
-            f"memory must be a number of samples or of bytes with a unit, such as 500 or 20MB, got '{text}'"
+            "memory must be a number of samples or of bytes with a unit, such as 500 or 20MB, "
+            f"got {str(text)[:80]!a}"
         )
 
     def replay_room(self, row_bytes: int, hold: bool) -> int:

@@ -19,6 +19,14 @@ class HeldOut:
     def __len__(self) -> int:
         return len(self.keys)
 
+    def check(self, num_labels: int) -> None:
+        """Raise a ValueError if the columns do not fit together; they may come from anybody's file."""
+        lengths = {len(self.images), len(self.columns), len(self.keys), len(self.ids)}
+        kinds = (self.columns.dtype, self.keys.dtype, self.ids.dtype)
+        if len(lengths) > 1 or kinds != (torch.int64, torch.float64, torch.int64):
+            raise ValueError("held-out samples: columns of other lengths or types than ours")
+        check_labels(self.columns, num_labels, "held-out samples")
+
     def take(self, rows: Tensor) -> "HeldOut":
         return HeldOut(self.images[rows], self.columns[rows], self.keys[rows], self.ids[rows])
 
@@ -34,6 +42,11 @@ class HeldOut:
         """At most `room` samples: one of each class, then a second of each, and so on, in stored order."""
         order = np.lexsort((self.keys.numpy(), ranks(self.columns, self.keys).numpy()))[:room]
         return self.take(torch.from_numpy(np.sort(order)))
+
+
+def check_labels(columns: Tensor, num_labels: int, where: str) -> None:
+    if columns.ndim != 1 or (len(columns) and not 0 <= int(columns.min()) <= int(columns.max()) < num_labels):
+        raise ValueError(f"{where}: labels outside 0 to {num_labels - 1}")
 
 
 def no_samples(shape: tuple[int, ...]) -> HeldOut:

@@ -25,7 +25,7 @@ def ignore(message: str) -> None:
 def checked_line(data: bytes, where: str) -> Line:
     """Parse and check a line: time, act, and the version in use after it."""
     line = checked(data, where)
-    version = line.get("version")
+    version = line.get("version", "")
     if not (isinstance(line.get("when"), str) and isinstance(line.get("act"), str)) or not (
         version is None or is_name(version)
     ):

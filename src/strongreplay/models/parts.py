@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from strongreplay.models.build import new_model
 from strongreplay.models.check import refuses_misfits
-from strongreplay.models.held_out import HeldOut
+from strongreplay.models.held_out import HeldOut, check_labels
 from strongreplay.models.model import Model
 from strongreplay.models.settings import make_settings
 from strongreplay.storage.records import flatten
@@ -89,6 +89,7 @@ def model_of(parts: Mapping[str, Any], device: torch.device, own_net: nn.Module 
         held = parts["held"]
         images, ids = model.samples.unpack(held["samples"])
         model.held = HeldOut(images, held["columns"], held["keys"], ids)
+        model.held.check(len(labels))
     return model
 
 
@@ -98,6 +99,8 @@ def memory_state(model: Model, part: Mapping[str, Any]) -> dict[str, Any]:
     if part["samples"] is None:
         return state
     images, ids = model.samples.unpack(part["samples"])
+    if "labels" in part["columns"]:
+        check_labels(part["columns"]["labels"], len(model.labels), "memory")
     for name, column in ({"images": images, "ids": ids} | part["columns"]).items():
         room = column.new_zeros((model.memory.capacity - len(column), *column.shape[1:]))
         state[f"memory.{name}"] = torch.cat([column, room])

@@ -155,7 +155,7 @@ def resolve(
         memory_size = (settings or {}).get("method.memory_size")
     try:
         published_size = None if memory_size is None else int(memory_size)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         published_size = None  # reported below, with all other errors
     recipe = find_recipe(stream, method, published_size, recipe_name)
     values = {**stream_values(info, row.net), **recipe.settings}
@@ -293,6 +293,6 @@ def config_of(held: Mapping[str, Any], source: str) -> RunConfig:
         config = resolve(held["stream"], method, seed=seed, settings=settings, code=code)
     except ConfigError:
         raise
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"not the configuration of a run ({type(error).__name__}: {error})") from None
     return replace(config, source=source)

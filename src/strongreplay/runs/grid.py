@@ -9,6 +9,7 @@ more, from its last checkpoint.
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -35,6 +36,7 @@ from strongreplay.training.events import Listener, Listeners, Position, RunInfo,
 
 REPORT_SECONDS = 0.5  # between messages about a run's steps
 LOOK_SECONDS = 0.2  # between checks for a stop request
+ORPHAN_SECONDS = 3.0  # that a process has to write its state after its parent died
 ATTEMPTS = 2
 
 
@@ -391,6 +393,7 @@ def work(link: Connection, options: RunOptions, threads: int) -> None:
     listener = PipeListener(link)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, listener.ask)
+    threading.Thread(target=end_with_parent, args=(listener,), daemon=True).start()
     torch.set_num_threads(threads)
     while not listener.stopping:
         try:
@@ -402,6 +405,15 @@ def work(link: Connection, options: RunOptions, threads: int) -> None:
         except Exception as error:  # a fault of ours: it must not end the process, and its place is needed
             ended = "failed", f"{type(error).__name__}: {error} ({place_of(error)})"
         listener.send(*ended)
+
+
+def end_with_parent(listener: PipeListener) -> None:
+    """Stop soon after the parent died, even in a long step; every file is whole at any moment."""
+    if parent := multiprocessing.parent_process():
+        parent.join()
+        listener.stopping = True
+        time.sleep(ORPHAN_SECONDS)
+        os._exit(1)
 
 
 def place_of(error: BaseException) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
@@ -42,6 +43,27 @@ def clip_gradient(optimizer: Optimizer, *unused: object) -> None:
 def set_rate(optimizer: Optimizer, lr: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = lr * group["lr_scale"] if "lr_scale" in group else lr
+
+
+def load_state(optimizer: Optimizer, state: Any) -> None:
+    """Load a state from a file; a ValueError, TypeError, KeyError or similar if it does not fit."""
+    before = [dict(group) for group in optimizer.param_groups]
+    optimizer.load_state_dict(state)
+    for group, made in zip(optimizer.param_groups, before, strict=True):
+        for key, value in made.items():
+            if key != "params" and kind_of(group[key]) is not kind_of(value):
+                raise ValueError(f"optimiser: {key} must be like {value!r}, got {str(group[key])[:80]!r}")
+    for parameter, held in optimizer.state.items():
+        for name, value in held.items():
+            if isinstance(value, Tensor) and value.ndim and value.shape != parameter.shape:
+                raise ValueError(f"optimiser: {name} has shape {[*value.shape]}, not {[*parameter.shape]}")
+            if not isinstance(value, Tensor | int | float | None):
+                raise ValueError(f"optimiser: {name} must be a tensor, got a {type(value).__name__}")
+
+
+def kind_of(value: object) -> type:
+    """The type of a setting; whole numbers and others are one kind."""
+    return float if isinstance(value, int) and not isinstance(value, bool) else type(value)
 
 
 def carry_over(old: Optimizer, new: Optimizer) -> None:

@@ -27,7 +27,7 @@ from strongreplay.training.engine import (
     train_epoch,
 )
 from strongreplay.training.events import Listener, Listeners, Outcome, RunInfo
-from strongreplay.training.optimizers import carry_over, make_optimizer, with_gradients
+from strongreplay.training.optimizers import carry_over, load_state, make_optimizer, with_gradients
 from strongreplay.training.precision import Precision
 from strongreplay.training.settings import TrainConfig
 from strongreplay.training.state_check import check_progress
@@ -148,7 +148,10 @@ class Trainer:
         else:
             self.phase_optimizer = made
         if self.loaded:  # only this phase is resumed; the next phases start from the beginning
-            made.load_state_dict(self.loaded[key])
+            try:
+                load_state(made, self.loaded[key])
+            except UNFIT as error:
+                raise RunError(f"{self.name}: the state does not fit ({error}); start anew") from None
             self.loaded = None
         return made
 
@@ -263,7 +266,7 @@ class Trainer:
             # The net may have grown since: new parameters have no momentum yet.
             count = sum(len(group["params"]) for group in kept["param_groups"])
             self.optimizer = make_optimizer(list(self.method.net.parameters())[:count], self.train)
-            self.optimizer.load_state_dict(kept)
+            load_state(self.optimizer, kept)
 
     def restore(self, state: dict[str, Any]) -> None:
         self.method.load_state_dict(state["method"])
