@@ -258,12 +258,17 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             own = self.net if isinstance(self.net, nn.Module) else None
             self.model_ = model_of(state["model_"], find_device(self.device), own)
 
-    def save(self, path: str | Path) -> Version:
-        """Write the next version to a folder, which `ser` and `Learner.load` can read."""
+    def save(self, path: str | Path, keep: int | None = None) -> Version:
+        """Write the next version to a folder, which `ser` and `Learner.load` can read.
+
+        The folder keeps the newest `keep` versions, now and later (at first 10); the one in use and its
+        parent always stay.
+        """
         check_is_fitted(self, "model_")
         store = Store(Path(path))
         with store.locked():
-            version = store.commit(parts_of(self.model_), self.about_, {"act": "save"})
+            version = store.commit(parts_of(self.model_), self.about_ | store.policy(keep), {"act": "save"})
+            store.prune()
         self.folder_, self.version_ = Path(path), version.name
         return version
 

@@ -34,6 +34,7 @@ from support.stores import (
 from torch import nn
 
 from strongreplay.errors import ConfigError, DataError, RunError
+from strongreplay.models.history import KEPT_LINES, MOST_LINES
 from strongreplay.models.manifest import signed
 from strongreplay.models.store import CANDIDATE, Store
 from strongreplay.storage.files import manifest_sum, sha256
@@ -265,6 +266,65 @@ def test_the_history_tells_each_act_with_the_version_in_use_after_it(store: Stor
         *[("refuse", "v3"), ("rollback", "v1"), ("export", "v1"), ("prune", "v1")],
     ]
     assert all(line["when"].endswith("+00:00") for line in store.history())
+
+
+def test_how_many_versions_are_kept_is_remembered(tmp_path: Path) -> None:
+    store = Store(tmp_path / "model")
+    for number in range(1, 14):
+        keep = 3 if number == 12 else None
+        store.commit(parts_of(number), {"chunk": number} | store.policy(keep), LEARN)
+        store.prune()
+        expected = min(number, 10) if number < 12 else 3
+        assert names(store) == [f"v{older}" for older in range(number - expected + 1, number + 1)]
+    with pytest.raises(ConfigError, match=r"v5 was removed, .* there are: v11, v12, v13; ser learn --keep"):
+        store.rollback("v5", {"act": "rollback"})
+    with pytest.raises(ConfigError, match="no version 'v14'"):
+        store.rollback("v14", {"act": "rollback"})
+    with pytest.raises(ConfigError, match="keep at least 1"):
+        store.policy(0)
+    assert_whole(store)
+
+
+def test_pruning_keeps_the_version_that_the_candidate_was_learnt_from(store: Store) -> None:
+    store.rollback("v1", {"act": "rollback"})
+    store.commit(parts_of(4), {"chunk": 4}, LEARN)
+    store.commit(parts_of(5), {"chunk": 5}, LEARN)
+    assert store.prune(1) == ["v1", "v2"]
+    store.rollback("v3", {"act": "rollback"})
+    assert store.accept({"act": "accept"}).name == "v6"
+
+
+def test_a_long_history_is_shortened_and_no_number_comes_twice(store: Store) -> None:
+    began, sizes = store.history()[0]["when"], list[int]()
+    for number in range(4, 40):
+        store.commit(parts_of(number), {"chunk": number}, LEARN)
+        store.prune(2)
+        store.acts.shorten(12, 6)
+        sizes.append(len(store.history()))
+    assert max(sizes) <= 12
+    first, *rest = store.history()
+    assert (first["act"], first["since"]) == ("shorten", began)
+    assert first["acts"] + len(rest) == 4 + 36 + 35  # of the fixture, learnt, pruned
+    assert [line["act"] for line in rest[-2:]] == ["learn", "prune"]
+    assert Store(store.folder).history() == store.history()
+    for _ in range(13):
+        store.log({"act": "export"})
+    store.acts.shorten(12, 6)
+    assert {line["act"] for line in store.history()} == {"shorten", "export"}
+    store.prune(1)
+    (store.manifests / "v0039.json").unlink()  # by the user's hand
+    store.rollback("v38", {"act": "rollback"})
+    assert store.commit(parts_of(40), {"chunk": 40}, LEARN).name == "v40"
+
+
+def test_a_damaged_history_is_not_shortened(store: Store) -> None:
+    store.acts.lines.write_bytes(b"damaged\n" + store.acts.lines.read_bytes())
+    before = store.acts.lines.read_bytes()
+    store.acts.shorten(3, 1)
+    assert store.acts.lines.read_bytes() == before
+    store.acts.lines.write_bytes(before[8:])
+    store.acts.shorten(3, 1)
+    assert [line["act"] for line in store.history()] == ["shorten", "refuse"]
 
 
 # Erasure
@@ -728,3 +788,11 @@ def test_a_line_without_a_version_is_damaged(store: Store) -> None:
         file.write(signed({"when": "now", "act": "learn"}) + b"\n")
     assert store.history(told.append) == before
     assert ["not about an act" in text for text in told] == [True]
+
+
+def test_pruning_shortens_a_history_of_a_thousand_lines(store: Store) -> None:
+    line = store.acts.lines.read_bytes().split(b"\n")[0] + b"\n"
+    store.acts.lines.write_bytes(line * (MOST_LINES + 1))
+    store.prune(1)
+    assert len(store.history()) == KEPT_LINES + 1
+    assert store.history()[0]["acts"] == MOST_LINES + 2 - KEPT_LINES

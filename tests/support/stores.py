@@ -86,6 +86,12 @@ def files_with(folder: Path, *patterns: bytes) -> list[Path]:
     return [path for path in all_files(folder) for one in patterns if one in path.read_bytes()]
 
 
+def shorten_history(store: Store) -> None:
+    store.log({"act": "export"})
+    with store.writing():
+        store.acts.shorten(2, 1)
+
+
 ACTS: dict[str, Callable[[Store], object]] = {
     "commit": lambda store: store.commit(parts_of(4), {"chunk": 4}, LEARN),
     "stage": lambda store: store.stage(parts_of(5), {"chunk": 5}, {"act": "refuse"}),
@@ -93,6 +99,7 @@ ACTS: dict[str, Callable[[Store], object]] = {
     "drop": lambda store: store.drop_candidate(),
     "rollback": lambda store: store.rollback("v2", {"act": "rollback"}),
     "prune": lambda store: store.prune(1),
+    "shorten": shorten_history,
     "rewrite": lambda store: store.rewrite(["memory"], forget_mark, {"act": "forget"}),
 }
 

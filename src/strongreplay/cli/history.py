@@ -51,6 +51,8 @@ def describe_act(entry: "HistoryEntry") -> str:
         return f"from {details.get('from') or '?'}"
     if entry.act == "prune":
         return f"without {', '.join(details.get('forgotten', []))}"
+    if entry.act == "shorten":
+        return f"{count_of(details['acts'], 'older act')} since {format_time(details['since'])}"
     if entry.act == "forget":
         changed = ", ".join(details.get("changed", [])) or "no version"
         return f"{count_of(details.get('samples', 0), 'sample')} in {changed}"

@@ -85,7 +85,14 @@ def learn_command(
     ] = False,
     again: Annotated[bool, typer.Option("--again", help="Learn the last data again.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Discard a stopped update.")] = False,
-    keep: Annotated[int, typer.Option(min=1, help="Versions kept.")] = 10,
+    keep: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Versions to keep, now and later; the one in use and its parent always stay.",
+            show_default="10",
+        ),
+    ] = None,
     device: Device = "auto",
     threads: Threads = None,
     seed: Annotated[int | None, typer.Option(help="Random seed.", show_default="0")] = None,
@@ -198,7 +205,7 @@ def learn(state: Path, order: "LearnRequest", device: Any) -> "LearnOutcome":
     raise typer.Exit(128 + (stop.asked or 2))
 
 
-def accept_candidate(store: "Store", keep: int) -> "Version":
+def accept_candidate(store: "Store", keep: int | None) -> "Version":
     """Put the refused update in use, without training."""
     from strongreplay.models.store import CANDIDATE
 

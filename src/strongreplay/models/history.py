@@ -1,7 +1,8 @@
 """History of a kept model: a line with a checksum for every finished act, and the act in progress.
 
-`history.jsonl` has a line for each act, with the version in use after it. `pending.json` describes the act in
-progress. If its process is killed, the next writer uses `pending.json` to finish or undo the act.
+`history.jsonl` has a line for each act, with the version in use after it. When there are very many, the older
+ones become one line, so that an act takes no more time and room after years. `pending.json` describes the act
+in progress. If its process is killed, the next writer uses `pending.json` to finish or undo the act.
 """
 
 import contextlib
@@ -11,8 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from strongreplay.errors import DataError
-from strongreplay.models.manifest import REMEDY, checked, is_name, now, read_signed, same, signed
+from strongreplay.models.manifest import REMEDY, checked, is_name, now, number_of, read_signed, same, signed
 from strongreplay.storage import files
+
+MOST_LINES = 1000  # of a history; two for each update
+KEPT_LINES = 500  # when it is shortened
 
 Line = dict[str, Any]
 Tell = Callable[[str], None]
@@ -30,6 +34,9 @@ def checked_line(data: bytes, where: str) -> Line:
         version is None or is_name(version)
     ):
         raise DataError(f"{where}: not about an act; {REMEDY}")
+    counts = type(line.get("acts")) is int and isinstance(line.get("since"), str)
+    if line["act"] == "shorten" and not counts:
+        raise DataError(f"{where}: not about acts; {REMEDY}")
     return line
 
 
@@ -38,19 +45,49 @@ class History:
 
     def __init__(self, folder: Path) -> None:
         self.lines, self.pending = folder / "history.jsonl", folder / "pending.json"
+        self.parsed: list[tuple[bytes, Line | DataError]] = []  # of the last reading
 
     def read(self, tell: Tell = ignore) -> list[Line]:
         """The complete lines, oldest first; `tell` is called with a message about each damaged one."""
         *lines, torn = self.read_bytes().split(b"\n")
+        known, self.parsed = self.parsed, []
         found = []
-        for number, line in enumerate(lines, 1):
-            try:
-                found.append(checked_line(line, f"{self.lines}, line {number}"))
-            except DataError as error:
-                tell(str(error))
+        for number, line in enumerate(lines):
+            same_as_before = number < len(known) and known[number][0] == line
+            entry = known[number][1] if same_as_before else self.parse(line, number + 1)
+            self.parsed.append((line, entry))
+            if isinstance(entry, DataError):
+                tell(str(entry))
+            else:
+                found.append(entry)
         if torn:  # by a kill or a full disk
             tell(f"{self.lines}: the last line is cut off; the next update removes it")
         return found
+
+    def parse(self, line: bytes, number: int) -> Line | DataError:
+        try:
+            return checked_line(line, f"{self.lines}, line {number}")
+        except DataError as error:
+            return error
+
+    def shorten(self, most: int = MOST_LINES, kept: int = KEPT_LINES) -> None:
+        """Replace the older lines of a very long history by one that counts them; damaged lines stay."""
+        faults: list[str] = []
+        lines = self.read(faults.append)
+        if len(lines) <= most or faults:
+            return
+        old = lines[:-kept]
+        names = [name for line in old for name in (line["version"], line.get("highest")) if is_name(name)]
+        summary = {
+            "when": old[-1]["when"],
+            "act": "shorten",
+            "acts": sum(line["acts"] if line["act"] == "shorten" else 1 for line in old),
+            "since": old[0].get("since", old[0]["when"]),
+            "highest": max(names, key=number_of, default=None),
+            "version": old[-1]["version"],
+        }
+        left = [summary, *lines[-kept:]]
+        files.write_bytes(self.lines, b"".join(signed(line) + b"\n" for line in left))
 
     def read_bytes(self) -> bytes:
         exists = os.path.lexists(self.lines)

@@ -45,7 +45,7 @@ class LearnRequest:
     accept: bool = False  # ignore the gate
     again: bool = False  # learn the same data again
     restart: bool = False  # discard a stopped update
-    keep: int = 10  # number of versions
+    keep: int | None = None  # number of versions; None: as said before, or store.KEEP
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +118,7 @@ class StoredUpdate:
             report = update.finish(order.max_drop)
         seconds = time.perf_counter() - began
         about = describe(self.model, self.chunk, report, self.name, seconds) | {"guard": judged_by}
+        about |= store.policy(order.keep)
         passed = report.verdict.passed or order.accept
         act = {
             "act": "learn",

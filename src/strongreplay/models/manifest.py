@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from strongreplay.errors import DataError, RunError
 from strongreplay.storage.files import MAX_JSON, manifest_sum, parse_json, read_bytes
@@ -56,7 +56,7 @@ def number_of(name: str) -> int:
     return int(name.removeprefix("v"))
 
 
-def is_name(value: object) -> bool:
+def is_name(value: object) -> TypeGuard[str]:
     """Whether the value is the name of a version, such as v12."""
     return isinstance(value, str) and bool(NAME.fullmatch(value))
 

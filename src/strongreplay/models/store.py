@@ -32,6 +32,8 @@ from strongreplay.storage.state import Tree
 
 __all__ = ["CANDIDATE", "WORK", "Store", "Version"]
 
+KEEP = 10  # versions, unless the user has said otherwise
+
 
 class Store(VersionFolder):
     """The versions in a folder; the first `commit` creates the folder."""
@@ -86,15 +88,32 @@ class Store(VersionFolder):
             self.switch(name, act)
             return self.version_of(manifest)
 
-    def prune(self, keep: int) -> list[str]:
-        """Remove all but the newest `keep`, the one in use and its parent; returns the removed names."""
-        if keep < 1:
-            raise ConfigError(f"keep: {keep} versions; keep at least 1")
+    def policy(self, keep: int | None = None) -> dict[str, int]:
+        """For the description of the next version: how many to keep, if the user has ever said it."""
+        check_keep(keep)
+        held = keep if keep is not None else self.keep_in_use()
+        return {} if held is None else {"keep": held}
+
+    def keep_in_use(self) -> int | None:
+        """How many versions to keep, as the description of the version in use says."""
+        found = self.readable().get(self.current, {}) if self.exists else {}
+        held = found.get("about", {}).get("keep")
+        return held if type(held) is int and held >= 1 else None
+
+    def prune(self, keep: int | None = None) -> list[str]:
+        """Remove old versions; returns their names.
+
+        The newest `keep` stay, and always the one in use, its parent, and the parent of the candidate. If
+        `keep` is None, it is what the user said last, or KEEP.
+        """
+        check_keep(keep)
         with self.writing():
+            number = keep or self.keep_in_use() or KEEP
             found = self.readable()
-            kept = [*[name for name in found if name != CANDIDATE][-keep:], self.current]
-            if parent := found.get(self.current, {}).get("parent"):
-                kept.append(parent)
+            kept = [*[name for name in found if name != CANDIDATE][-number:], self.current]
+            for name in (self.current, CANDIDATE):
+                if parent := found.get(name, {}).get("parent"):
+                    kept.append(parent)
             newest = max(number_of(name) for name in kept)
             # Damaged versions are removed too, unless they are newer than all complete ones.
             gone = [name for name in self.files() if name not in kept and number_of(name) < newest]
@@ -104,6 +123,7 @@ class Store(VersionFolder):
             self.sweep()
             if gone:
                 self.acts.append({"act": "prune", "forgotten": gone}, self.peek())
+                self.acts.shorten()
             return gone
 
     def rewrite(
@@ -227,6 +247,11 @@ class Store(VersionFolder):
             files.remove(self.candidate)
             files.sync_folder(self.folder)  # otherwise a power cut could bring the candidate back
         self.acts.end()
+
+
+def check_keep(keep: int | None) -> None:
+    if keep is not None and keep < 1:
+        raise ConfigError(f"keep: {keep} versions; keep at least 1")
 
 
 def refuse(text: str) -> None:

@@ -152,7 +152,13 @@ class VersionFolder:
         if name is None and (name := self.current) not in known:
             raise DataError(f"{self.in_use}: names {name}, which is not there; choose one with rollback")
         if name not in known:
-            raise ConfigError(f"{self.folder}: no version '{name}'; there are: {', '.join(known) or 'none'}")
+            there = f"there are: {', '.join(known) or 'none'}"
+            if is_name(name) and number_of(name) < self.next_number():
+                raise ConfigError(
+                    f"{self.folder}: {name} was removed, because only the newest versions are kept; {there}; "
+                    "ser learn --keep N keeps more of them from then on"
+                )
+            raise ConfigError(f"{self.folder}: no version '{name}'; {there}")
         return self.read_manifest(name)
 
     def read_manifest(self, name: str) -> Manifest:
@@ -203,7 +209,9 @@ class VersionFolder:
 
     def next_number(self) -> int:
         """A number above all that were ever used, including damaged and removed versions."""
-        names: list[Any] = [*self.files(), *(line.get("version") for line in self.history())]
+        lines = self.history()
+        used = [line.get(key) for line in lines for key in ("version", "highest")]
+        names: list[Any] = [*self.files(), *used]
         number = 1 + max((number_of(name) for name in names if is_name(name)), default=0)
         if not is_name(f"v{number}"):
             raise DataError(f"{self.folder}: no number follows v{number - 1}; start a model in a new folder")
