@@ -49,7 +49,8 @@ ALLOWED: dict[str, set[str]] = {
         "training",
         "",
     },
-    "testing": BASE | {"data", "memory", "methods", "nets", "training"},
+    "simulated_device": {"errors"},
+    "testing": BASE | {"data", "memory", "methods", "nets", "simulated_device", "training"},
     "__main__": {"cli"},
 }
 

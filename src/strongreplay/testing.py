@@ -10,24 +10,27 @@ a ContractError that says which one and how to fix it. The methods of this packa
 import random
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from strongreplay.data.streams import Stream, accumulate, split_by_class
 from strongreplay.memory import Memory
 from strongreplay.methods import MethodRow, method_row
-from strongreplay.methods.base import Method, OldNet
+from strongreplay.methods.base import Method, OldNet, Phase
 from strongreplay.methods.row import row_of_class
 from strongreplay.nets import build_net, seeded_init
 from strongreplay.protocol import Batch, Problem, Split, Task, Terms, derive_generator
+from strongreplay.simulated_device import SimulatedDevice
 from strongreplay.training.engine import evaluate, train_task
-from strongreplay.training.events import Listener, Outcome, RunInfo
+from strongreplay.training.events import Listener, Listeners, Outcome, Position, RunInfo
 from strongreplay.training.precision import Precision
 from strongreplay.training.settings import TrainConfig
+from strongreplay.training.trainer import Interrupted, Trainer
 
 NUM_CLASSES, NUM_TASKS, SHAPE, BATCH_SIZE, MEMORY_SIZE = 6, 3, (1, 6, 6), 16, 24
 ALL_CLASSES = tuple(range(NUM_CLASSES))
@@ -375,6 +378,78 @@ def check_low_precision(case: MethodCase) -> None:
     expect(moved, f"{name} does not compute in bfloat16 when it is asked to.", remedy)
 
 
+def check_device(case: MethodCase) -> None:
+    """It learns, is tested, saved and resumed on a simulated device as on the CPU, and no step is read."""
+    plain = case.make()
+    trainer = trainer_of(case, plain)
+    for task in case.stream:
+        trainer.index = task.index
+        trainer.learn(task)
+    same = torch.equal(learn_on_device(case, stop_after=7), weights(plain.net))
+    remedy = "Choose by values alone, not by the device, and load tensors to the device of the parameters."
+    expect(same, f"{case.row.label} learns differently on a device, or after a resume there.", remedy)
+
+
+def trainer_of(case: MethodCase, method: Method) -> Trainer:
+    order, view = derive_generator(0, "order"), case.stream.test_view
+    settings = TrainConfig(batch_size=BATCH_SIZE)
+    return Trainer(method, view, view, settings, {"order": order}, num_tasks=len(case.stream))
+
+
+def learn_on_device(case: MethodCase, stop_after: int) -> Tensor:
+    """The weights after training on a simulated device; after some steps a new method takes over."""
+    with SimulatedDevice() as device:
+        method = case.make().to(device.name)
+        trainer = trainer_of(case, guarded(method, device))
+        trainer.listener = Listeners([StopAfter(stop_after)])
+        for task in case.stream:
+            trainer.index = task.index
+            try:
+                trainer.learn(task)
+            except Interrupted:
+                saved = on_host(trainer.state())
+                method = case.make(seed=9).to(device.name)
+                trainer = trainer_of(case, guarded(method, device))
+                trainer.load(saved, stop_after)
+                trainer.index = task.index
+                trainer.learn(task)
+            evaluate(method, case.stream.test(task.index), case.stream.test_view, ALL_CLASSES)
+        return torch.cat([value.detach().cpu().flatten() for value in method.net.parameters()])
+
+
+def guarded(method: Method, device: SimulatedDevice) -> Method:
+    """The method with steps that must not be read."""
+    phases = method.phases
+
+    def guard(phase: Phase) -> Phase:
+        def observe(batch: Batch, optimizer: torch.optim.Optimizer) -> Terms:
+            with device.step():
+                return phase.observe(batch, optimizer)
+
+        return replace(phase, observe=observe)
+
+    method.phases = lambda task: [guard(phase) for phase in phases(task)]  # type: ignore[method-assign]
+    return method
+
+
+def on_host(state: Any) -> Any:
+    """A state as a checkpoint holds it."""
+    return tree_map(lambda value: value.cpu().clone() if isinstance(value, Tensor) else value, state)
+
+
+class StopAfter(Listener):
+    """Asks training to stop after some steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def on_step(self, position: Position, terms: Terms) -> None:
+        self.steps -= 1
+
+    def wants_stop(self) -> bool:
+        return self.steps == 0
+
+
 def check_learning(case: MethodCase) -> None:
     """It learns six easy classes at once, to more than 90 %."""
     method = case.make()
@@ -389,7 +464,7 @@ METHOD_CHECKS: dict[str, Callable[[MethodCase], None]] = {
     for check in (
         check_settings, check_global_generators, check_deterministic, check_terms, check_gradients,
         check_state, check_moves, check_evaluation, check_memory, check_small_batches, check_frozen_nets,
-        check_growth, check_low_precision, check_learning,
+        check_growth, check_low_precision, check_device, check_learning,
     )
 }  # fmt: skip
 

@@ -13,9 +13,17 @@ from torch import Tensor
 from strongreplay.data.streams import Stream
 from strongreplay.methods import gss
 from strongreplay.methods.er import ER, ERConfig
-from strongreplay.methods.gss import GSS, GSSConfig, choose_slots, diversity_scores
+from strongreplay.methods.gss import GSS, GSSConfig, diversity_scores
 from strongreplay.nets import build_net
 from strongreplay.protocol import Batch, Problem, derive_generator
+
+
+def choose_slots(
+    taken: NDArray[np.float64], new: NDArray[np.float64], draws: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """The slot each new sample gets, or -1; `taken` changes too."""
+    slots, won = gss.choose_slots(*map(torch.from_numpy, (taken, new, draws)))
+    return np.where(won.numpy(), slots.numpy(), -1)
 
 
 def make(stream: Stream, **settings: Any) -> GSS:
@@ -97,6 +105,11 @@ def test_within_a_batch_each_decision_sees_those_before_it() -> None:
     assert taken.tolist() == scores
 
 
+def test_a_slot_holds_the_last_sample_that_won_it() -> None:
+    slots, won = torch.tensor([4, 1, 4, 4, 2]), torch.tensor([True, False, True, False, True])
+    assert gss.last_winner(slots, won).tolist() == [2, -1, 2, 2, 4]
+
+
 def test_while_there_is_room_a_batch_enters_whole_under_its_common_score(stream: Stream) -> None:
     method = make(stream, memory_size=40)
     first, second = first_batch(stream, 0), first_batch(stream, 1)
@@ -142,10 +155,11 @@ def test_those_who_compete_do_so_with_their_own_scores(
     own = torch.arange(1, 17) / 1000
     method.score = lambda batch: torch.cat([torch.tensor([0.9]), own])  # type: ignore[method-assign]
     competing: list[NDArray[np.float64]] = []
+    choose = gss.choose_slots
 
-    def spy(taken: Any, arriving: Any, draws: Any) -> NDArray[np.int64]:
-        competing.append(arriving)
-        return choose_slots(taken, arriving, draws)
+    def spy(taken: Tensor, arriving: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
+        competing.append(arriving.numpy())
+        return choose(taken, arriving, draws)
 
     monkeypatch.setattr(gss, "choose_slots", spy)
     method.remember(batch)

@@ -10,18 +10,16 @@ updated. Difference from the reference: gradients are computed on normalised ima
 uses pixels in [0, 1], as the reference does.
 """
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 from strongreplay.memory import Memory, take_ids
-from strongreplay.methods.base import Method, Problem, ReplayConfig, descend, replay_count
+from strongreplay.methods.base import Method, Problem, ReplayConfig, SavedGenerator, descend, replay_count
 from strongreplay.methods.gradients import gradient_products
 from strongreplay.protocol import Batch, Terms
 
@@ -49,6 +47,7 @@ class GSS(Method):
         self.net, self.config, self.view = net, config or GSSConfig(), problem.train_view
         self.plain_view = problem.test_view if self.config.scored_images == "normalised" else pixels
         self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+        self.replacing = SavedGenerator(problem.generator("replacing"))
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
         inputs, labels, name = batch.inputs, batch.labels, "current"
@@ -70,19 +69,25 @@ class GSS(Method):
             self.memory.append(first, take_ids(batch.ids, slice(room)))
         if room == len(batch):
             return
-        # The step's only device sync. Nearly all batches end here: on permuted MNIST, 1 of 2,814 batches went
-        # on with gss_size 128, and 7 of 2,345 with gss_size 10.
-        new = scores.cpu().double().numpy()
-        if new[0] >= 1:
+        draws = torch.rand(2, len(batch) - room, dtype=torch.float64, generator=self.replacing.generator)
+        # Nearly all batches end here: on permuted MNIST, 1 of 2,814 batches went on with gss_size 128, and 7
+        # of 2,345 with gss_size 10. Only on the CPU is it free to know; elsewhere the device decides.
+        if scores.device.type == "cpu" and scores[0] >= 1:
             return
-        taken = self.memory.rows.scores.cpu().double().numpy()
-        draws = torch.rand(2, len(batch) - room, dtype=torch.float64, generator=self.memory.generator)
-        slots = choose_slots(taken, new[1 + room :], draws.numpy())
-        kept = torch.from_numpy((slots >= 0).nonzero()[0])
-        if len(kept):
-            rows = (kept + room).to(batch.labels.device)
-            winners = Sample(batch.images[rows], batch.labels[rows], scores[1 + rows])
-            self.memory.put(torch.from_numpy(slots)[kept], winners, take_ids(batch.ids, rows))
+        stored, new = self.memory.rows, Sample(batch.images[room:], batch.labels[room:], scores[1 + room :])
+        slots, won = choose_slots(stored.scores.clone(), new.scores, draws.to(new.scores))
+        last = last_winner(slots, won & (scores[0] < 1))
+
+        def settle(column: Tensor, values: Tensor) -> Tensor:
+            """What the slots hold in the end; whoever lost writes back what is there."""
+            wins = (last >= 0).view(-1, *[1] * (values.dim() - 1))
+            winners = values.index_select(0, last.clamp(min=0))
+            return torch.where(wins, winners, column.index_select(0, slots))
+
+        ids = self.memory.ids
+        if ids is not None and batch.ids is not None:
+            ids = settle(ids, batch.ids[room:])
+        self.memory.overwrite(slots, Sample(*map(settle, stored, new)), ids)
 
     def score(self, batch: Batch) -> Tensor:
         if len(self.memory) == 0:
@@ -91,6 +96,11 @@ class GSS(Method):
         inputs = self.plain_view(torch.cat([batch.images, drawn.images]))
         products = gradient_products(self.net, inputs, torch.cat([batch.labels, drawn.labels]))
         return diversity_scores(products, len(batch))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # Older states have one generator for all draws.
+        state_dict.setdefault(f"{prefix}replacing._extra_state", self.replacing.get_extra_state())
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 def pixels(images: Tensor) -> Tensor:
@@ -107,19 +117,26 @@ def diversity_scores(products: Tensor, batch_size: int) -> Tensor:
     return (1 + cosines.amax(1)).clamp(LEAST_SCORE, 2)
 
 
-def choose_slots(
-    taken: NDArray[np.float64], new: NDArray[np.float64], draws: NDArray[np.float64]
-) -> NDArray[np.int64]:
-    """The slot each new sample gets, or -1: drawn in proportion to its score, won with odds old : new.
+def choose_slots(taken: Tensor, new: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
+    """The slot for which each new sample competes, and whether it wins; `taken` gets the winners' scores.
 
-    It loops over samples, because a slot that was replaced is drawn by its new score.
+    A slot is drawn in proportion to its score, and won with odds old : new. It loops over samples, because a
+    slot that was replaced is drawn by its new score.
     """
-    slots = np.full(len(new), -1)
-    for number, score in enumerate(new):
-        heights = taken.cumsum()
-        slot = min(
-            int(np.searchsorted(heights, draws[0, number] * heights[-1], side="right")), len(taken) - 1
-        )
-        if draws[1, number] < taken[slot] / (taken[slot] + score):
-            slots[number], taken[slot] = slot, score
-    return slots
+    slots, won = [], []
+    for number in range(len(new)):
+        heights, score = taken.cumsum(0), new[number : number + 1]
+        slot = torch.searchsorted(heights, draws[0, number] * heights[-1:], right=True)
+        slot = slot.clamp(max=len(taken) - 1)
+        old = taken.index_select(0, slot)
+        wins = draws[1, number] < old / (old + score)
+        taken.index_copy_(0, slot, torch.where(wins, score, old))
+        slots.append(slot)
+        won.append(wins)
+    return torch.cat(slots), torch.cat(won)
+
+
+def last_winner(slots: Tensor, won: Tensor) -> Tensor:
+    """(N,) the last sample that won the slot of each sample, or -1."""
+    numbers = torch.arange(len(slots), device=slots.device)
+    return torch.where((slots[:, None] == slots) & won, numbers, -1).amax(1)

@@ -270,6 +270,7 @@ class Trainer:
 
     def restore(self, state: dict[str, Any]) -> None:
         self.method.load_state_dict(state["method"])
+        self.method.to(self.device)  # a memory takes its columns from the state, which is on the CPU
         for name, generator in self.generators.items():
             generator.set_state(state["generators"][name])
 
