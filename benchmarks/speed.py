@@ -5,6 +5,9 @@ gathers and augments the batch, draws from memory, augments the replayed images,
 alternate in short blocks, so that a busy machine slows both; the result is the median ratio over blocks.
 
     python benchmarks/speed.py [--net mlp|resnet64|resnet20|memory ...] [--threads 1 2] [--json FILE]
+    python benchmarks/speed.py --precision [--net resnet64 resnet20] [--threads 2] [--json FILE]
+
+With --precision it compares SER's own step in float32, in bfloat16, compiled, and both, in turns.
 """
 
 import argparse
@@ -15,6 +18,7 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 from functools import partial, reduce
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -32,7 +36,9 @@ from strongreplay.nets import build_net
 from strongreplay.protocol import Problem, Split, Task, View, derive_generator
 from strongreplay.runs.machine import processor_name
 from strongreplay.training.engine import train_task
+from strongreplay.training.precision import Precision
 from strongreplay.training.resources import peak_bytes, reset_peak
+from strongreplay.training.settings import TrainConfig
 
 Ready = list[dict[float, tuple[Tensor, Tensor]]]  # data of several steps: a real loop has new data each step
 
@@ -179,6 +185,45 @@ def step_ratio(name: str, case: Case) -> dict[str, float]:
     return {"ratio": median(ratios), "ours_ms": median(ours), "bare_ms": median(bares)}
 
 
+WAYS = {
+    "fp32": TrainConfig(),
+    "bf16": TrainConfig(precision="bf16"),
+    "compiled": TrainConfig(compile=True),
+    "both": TrainConfig(precision="bf16", compile=True),
+}
+
+
+def precision_times(case: Case) -> Iterator[dict[str, Any]]:
+    """Milliseconds of a step of SER in the second task, for each way to compute; all take turns."""
+    view, plain = views(case)
+    ready = {}
+    for way, settings in WAYS.items():
+        method, precision = make_method("ser", case, view, plain), Precision(settings, torch.device("cpu"))
+        learn(method, make_task(case, 2), case, view)
+        method.end_task = lambda task: None  # type: ignore[method-assign]
+        ready[way] = (method, precision)
+    task, found = make_task(case, case.block, 1), {way: list[float]() for way in WAYS}
+    for number in range(1 + 2 * case.rounds):
+        for way, (method, precision) in ready.items():
+            with precision.applied(method):
+                taken = seconds(partial(learn, method, task, case, view))
+            if number:  # the first one compiles
+                found[way].append(1000 * taken / case.block)
+    for way, times in found.items():
+        ratios = [plain / own for plain, own in zip(found["fp32"], times, strict=True)]
+        yield {"way": way, "ms": median(times), "times_faster": median(ratios)}
+
+
+def compare_precisions(nets: list[str], numbers: list[int]) -> Iterator[dict[str, Any]]:
+    for net, threads in product([name for name in nets if name in CASES], numbers):
+        torch.set_num_threads(threads)
+        for entry in precision_times(CASES[net]):
+            found = {"net": net, "threads": threads} | entry
+            text = "{net:9} threads {threads}  {way:9} {ms:8.1f} ms, {times_faster:4.2f} times as fast"
+            print(text.format(**found), flush=True)
+            yield found
+
+
 def ready_rows(split: Split, plain: View, count: int) -> tuple[Tensor, Tensor]:
     rows = torch.arange(count) % len(split)
     return plain(split.inputs[rows]), split.labels[rows]
@@ -224,6 +269,7 @@ def main() -> None:
     parser.add_argument("--net", nargs="+", choices=[*CASES, "memory"], default=[*CASES, "memory"])
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--method", nargs="+", choices=BARE, default=["sgd", "er", "derpp", "ser"])
+    parser.add_argument("--precision", action="store_true", help="compare fp32, bf16 and compiled steps")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
     report: dict[str, Any] = {
@@ -232,6 +278,9 @@ def main() -> None:
         "steps": [],
         "memory": [],
     }
+    if options.precision:
+        report["precision"] = list(compare_precisions(options.net, options.threads))
+        options.net = []
     for net in (name for name in options.net if name in CASES):
         for threads in options.threads:
             torch.set_num_threads(threads)

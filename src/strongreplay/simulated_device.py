@@ -234,8 +234,8 @@ def register() -> None:
     rename_privateuse1_backend(NAME)
     module: Any = ModuleType(f"torch.{NAME}")
     module._lazy_init = lambda: None
-    module.is_available = lambda: True
-    module.device_count = lambda: 1
+    module.is_available = lambda: False  # no accelerator: nothing else in PyTorch may take it for one
+    module.device_count = lambda: 0
     module.current_device = lambda: 0
     module._is_in_bad_fork = lambda: False
     torch._register_device_module(NAME, module)

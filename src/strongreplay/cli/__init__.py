@@ -3,6 +3,7 @@
 Every file in here that defines COMMAND is a command. Torch is imported only by the commands that need it.
 """
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -38,6 +39,14 @@ def options(
     ] = False,
 ) -> None:
     """Continual learning with Strong Experience Replay."""
+    keep_compiled_code()
+
+
+def keep_compiled_code() -> None:
+    """Keep what PyTorch compiles in the user's cache folder: a grid of runs then compiles a net once."""
+    from platformdirs import user_cache_path
+
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(user_cache_path("strongreplay") / "compiled"))
 
 
 def main() -> None:

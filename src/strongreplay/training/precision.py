@@ -6,8 +6,9 @@ What a method measures when a task ends (importance, exemplars, class means) is 
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,8 @@ from strongreplay.nets.numerics import Run, computing
 from strongreplay.training.settings import TrainConfig
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+USUAL = 64  # rows of a batch that compiled code is made for
+VARIANTS = 64  # of one net's code: mode, gradients, precision, layout, task
 
 
 class Precision:
@@ -26,20 +29,48 @@ class Precision:
     def __init__(self, train: TrainConfig, device: torch.device) -> None:
         check_precision(train, device)
         self.dtype, self.device_type = DTYPES.get(train.precision or ""), device.type
+        self.compiled: WeakKeyDictionary[nn.Module, Run] | None = None
+        if train.compile:
+            self.compiled = WeakKeyDictionary()
+            allow_variants()
 
     @contextmanager
     def applied(self, method: Method) -> Iterator[None]:
         """Within the context, all nets of the method compute in this way."""
-        if self.dtype is None:
+        if self.dtype is None and self.compiled is None:
             yield
             return
         with computing(self, method, method.net):
             yield
 
     def call(self, run: Run, module: nn.Module, *inputs: Any) -> Tensor:
-        with torch.autocast(self.device_type, self.dtype):
+        if self.compiled is not None and run.__name__ == "forward" and len(inputs[0]) > 1:
+            run = self.compile(run, module, inputs[0])
+        with torch.autocast(self.device_type, self.dtype) if self.dtype else nullcontext():
             outputs = run(*inputs)
         return outputs.float() if outputs.is_floating_point() else outputs
+
+    def compile(self, run: Run, module: nn.Module, inputs: Tensor) -> Run:
+        """The compiled function of a net, one for batches of any size.
+
+        The code is made for the same size whichever comes first, so that a resumed run computes the same.
+        """
+        assert self.compiled is not None
+        torch._dynamo.mark_dynamic(inputs, 0, hint_override=USUAL)
+        if module not in self.compiled:
+            self.compiled[module] = torch.compile(run, dynamic=False)
+        return self.compiled[module]
+
+
+def allow_variants() -> None:
+    """Beyond its limit of variants PyTorch goes on without compiling; here that is an error.
+
+    Which calls are compiled must not depend on the calls before, or a resume would not be exact.
+    """
+    import torch._dynamo
+
+    torch._dynamo.config.recompile_limit = VARIANTS
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
 
 
 def check_precision(train: TrainConfig, device: torch.device) -> None:

@@ -1,0 +1,81 @@
+"""Compiled nets: the same numbers to rounding, few variants, and a run that resumes to the bit."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support.compare import assert_same
+from support.steps import first_batch, make_cnn, optimizer_of
+from support.tiny_stream import make_net, make_problem, weights
+from torch._dynamo.utils import counters
+
+from strongreplay.data.streams import Stream
+from strongreplay.methods.base import Method
+from strongreplay.methods.ser import SER
+from strongreplay.protocol import derive_generator
+from strongreplay.training.precision import Precision
+from strongreplay.training.settings import TrainConfig
+from strongreplay.training.trainer import Trainer
+
+CPU = torch.device("cpu")
+
+
+def learn(stream: Stream, settings: dict[str, Any], saved: dict[str, Any] | None = None) -> tuple[Any, Any]:
+    """States after the first and after the second task; from a saved state, the second task only."""
+    view, train = stream.test_view, TrainConfig(batch_size=24, **settings)
+    method = SER(make_net(), make_problem(stream))
+    generators = {"order": derive_generator(0, "order")}
+    trainer = Trainer(method, view, view, train, generators, num_tasks=2)
+    if saved:
+        trainer.load(saved, 4)
+    else:
+        trainer.learn(stream[0])
+    first = copied(trainer.state())
+    trainer.index = 1
+    trainer.learn(stream[1])
+    return first, copied(trainer.state())
+
+
+def copied(state: Any) -> Any:
+    return torch.utils._pytree.tree_map(
+        lambda value: value.clone() if hasattr(value, "clone") else value, state
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # PyTorch's compiler uses it itself
+def test_compiled_nets_give_the_same_numbers_and_resume_to_the_bit(stream: Stream, tmp_path: Path) -> None:
+    with torch._inductor.utils.fresh_cache(dir=str(tmp_path)):
+        _, plain = learn(stream, {})
+        before = counters["stats"]["unique_graphs"]
+        first, straight = learn(stream, {"compile": True})
+        # Live net in training, live net judged, old net. The batches of 24 and of 8 rows share a variant.
+        assert counters["stats"]["unique_graphs"] - before == 3
+        _, resumed = learn(stream, {"compile": True}, first)
+        assert_same(straight, resumed)
+    for key, value in plain["method"].items():
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            assert torch.allclose(value, straight["method"][key], atol=1e-5), key
+
+
+def test_a_head_that_grows_needs_no_new_variant(stream: Stream) -> None:
+    """The body is compiled, the head is not: a wider head changes nothing in the body."""
+    method = SER(make_cnn(), make_problem(stream))
+    compiled: list[Any] = []
+    precision = Precision(TrainConfig(compile=True), CPU)
+    precision.compile = lambda run, module, inputs: compiled.append(module) or run  # type: ignore[method-assign, func-returns-value]
+    with precision.applied(method):
+        method.observe(first_batch(stream), optimizer_of(method))
+        method.grow(8, torch.Generator())
+        method.observe(first_batch(stream), optimizer_of(method))
+        method.observe(first_batch(stream, size=1), optimizer_of(method))  # a single sample is not compiled
+    assert compiled == [method.net.body] * 2
+
+
+def test_other_methods_are_not_changed_by_it(stream: Stream) -> None:
+    method: Method = SER(make_cnn(), make_problem(stream))
+    before = weights(method.net)
+    with Precision(TrainConfig(), CPU).applied(method):
+        assert "forward" not in vars(method.net.body)
+    assert torch.equal(before, weights(method.net))
