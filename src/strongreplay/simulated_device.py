@@ -238,4 +238,5 @@ def register() -> None:
     module.device_count = lambda: 0
     module.current_device = lambda: 0
     module._is_in_bad_fork = lambda: False
+    module.manual_seed_all = lambda seed: None
     torch._register_device_module(NAME, module)

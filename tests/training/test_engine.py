@@ -19,6 +19,7 @@ from strongreplay.training import engine
 from strongreplay.training.engine import NonFiniteError, evaluate, train_task
 from strongreplay.training.events import Listener, Position
 from strongreplay.training.rates import stepped
+from strongreplay.training.streaming import stream_batches
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -232,4 +233,5 @@ def test_data_that_are_too_large_for_the_device_move_batch_by_batch(
     assert engine.place(split, torch.device("meta")) is split
     monkeypatch.setattr(engine, "RESIDENT_BYTES", 1 << 30)
     assert engine.place(split, torch.device("meta")).inputs.device.type == "meta"
-    assert engine.move(split.inputs[:3], torch.device("meta")).shape[0] == 3
+    moved = list(stream_batches(split.inputs, torch.arange(3).split(2), torch.device("meta")))
+    assert [(batch.device.type, len(batch)) for batch in moved] == [("meta", 2), ("meta", 1)]

@@ -7,7 +7,6 @@ the device and are read once an epoch; a term that is not finite is reported the
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from math import ceil, isfinite
 from typing import Any
 
@@ -22,6 +21,7 @@ from strongreplay.training.devices import keep_freed_memory
 from strongreplay.training.events import Listener, Position
 from strongreplay.training.optimizers import set_rate, with_gradients
 from strongreplay.training.rates import Rate
+from strongreplay.training.streaming import stream_batches
 
 RESIDENT_BYTES = 1 << 30  # larger training data stay where they are and move to the device batch by batch
 
@@ -127,11 +127,13 @@ class PhaseLoop:
         order = self.draw_order()
         rows, places = order.to(self.device), order.to(data.labels.device)
         labels = data.labels.index_select(0, places).to(self.device)
-        batches = zip(*(part.split(self.size) for part in (rows, places, labels)), strict=True)
-        for of_batch, here, known in islice(batches, progress.step, self.num_steps):
+        rows_of, places_of, labels_of = (
+            part.split(self.size)[progress.step : self.num_steps] for part in (rows, places, labels)
+        )
+        streamed = stream_batches(data.inputs, places_of, self.device)
+        for of_batch, here, known, images in zip(rows_of, places_of, labels_of, streamed, strict=True):
             if self.rate:
                 set_rate(optimizer, self.rate(progress.epoch, progress.step / self.num_steps))
-            images = move(data.inputs.index_select(0, here), self.device)
             ids = None if data.ids is None else data.ids.index_select(0, here).to(self.device)
             terms = self.phase.observe(Batch(of_batch, images, self.view(images), known, ids), optimizer)
             progress.steps.append(terms)
@@ -223,14 +225,6 @@ def train_epoch(
 def place(split: Split, device: torch.device) -> Split:
     """Move the data to the device, unless they are too large."""
     return split.to(device) if split.inputs.nbytes <= RESIDENT_BYTES else split
-
-
-def move(images: Tensor, device: torch.device) -> Tensor:
-    if images.device == device:
-        return images
-    if device.type == "cuda":  # a copy from pinned memory is asynchronous
-        return images.pin_memory().to(device, non_blocking=True)
-    return images.to(device)
 
 
 def steps_in_epoch(num_samples: int, batch_size: int, drop_last: bool = False) -> int:

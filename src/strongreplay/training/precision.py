@@ -12,10 +12,12 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from strongreplay.errors import ConfigError
 from strongreplay.methods.base import Method
 from strongreplay.nets.numerics import Run, computing
+from strongreplay.training.scaling import Scaling
 from strongreplay.training.settings import TrainConfig
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -29,10 +31,25 @@ class Precision:
     def __init__(self, train: TrainConfig, device: torch.device) -> None:
         check_precision(train, device)
         self.dtype, self.device_type = DTYPES.get(train.precision or ""), device.type
+        self.scaling = Scaling(device.type) if train.precision == "fp16" else None
         self.compiled: WeakKeyDictionary[nn.Module, Run] | None = None
         if train.compile:
             self.compiled = WeakKeyDictionary()
             allow_variants()
+
+    def guard(self, optimizer: Optimizer) -> Optimizer:
+        """With float16, the optimiser leaves out steps whose gradients overflow."""
+        if self.scaling:
+            self.scaling.guard(optimizer)
+        return optimizer
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds beside the rest: nothing, or the scale of float16's gradients."""
+        return {"scaling": self.scaling.scaler.state_dict()} if self.scaling else {}
+
+    def load(self, state: dict[str, Any]) -> None:
+        if self.scaling:
+            self.scaling.scaler.load_state_dict(state["scaling"])
 
     @contextmanager
     def applied(self, method: Method) -> Iterator[None]:
@@ -46,9 +63,11 @@ class Precision:
     def call(self, run: Run, module: nn.Module, *inputs: Any) -> Tensor:
         if self.compiled is not None and run.__name__ == "forward" and len(inputs[0]) > 1:
             run = self.compile(run, module, inputs[0])
+        if self.scaling:
+            inputs = tuple(self.scaling.enter(module, inputs, inputs[0].device))
         with torch.autocast(self.device_type, self.dtype) if self.dtype else nullcontext():
-            outputs = run(*inputs)
-        return outputs.float() if outputs.is_floating_point() else outputs
+            outputs = run(*inputs).float()
+        return self.scaling.leave(outputs) if self.scaling else outputs
 
     def compile(self, run: Run, module: nn.Module, inputs: Tensor) -> Run:
         """The compiled function of a net, one for batches of any size.

@@ -139,7 +139,8 @@ class Trainer:
 
     def optimizer_of(self, phase: Phase) -> Optimizer:
         """Make the phase's optimiser, after `begin_task`; it takes over the last momentum if that is kept."""
-        made = phase.make_optimizer(self.method.net, partial(make_optimizer, train=self.train))
+        usual = partial(make_optimizer, train=self.train)
+        made = self.precision.guard(phase.make_optimizer(self.method.net, usual))
         key = "optimizer" if phase.name == MAIN else "phase_optimizer"
         if phase.name == MAIN:
             if self.optimizer and self.train.keep_momentum:
@@ -247,7 +248,7 @@ class Trainer:
         # Between tasks the optimiser is not needed, unless its momentum is kept.
         main = self.optimizer if phase == MAIN or self.train.keep_momentum else None
         other = self.phase_optimizer if phase != MAIN else None
-        return {
+        return self.precision.state() | {
             "method": dict(self.method.state_dict()),
             "optimizer": main.state_dict() if main else None,
             "phase_optimizer": other.state_dict() if other else None,
@@ -269,6 +270,7 @@ class Trainer:
             load_state(self.optimizer, kept)
 
     def restore(self, state: dict[str, Any]) -> None:
+        self.precision.load(state)
         self.method.load_state_dict(state["method"])
         self.method.to(self.device)  # a memory takes its columns from the state, which is on the CPU
         for name, generator in self.generators.items():
