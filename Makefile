@@ -6,7 +6,7 @@ BIN := .venv/bin
 .PHONY: demo quick test clean
 
 demo: .venv/.ready
-	$(BIN)/ser run split-digits --method sgd,er,derpp,ser --memory 20 --seeds 5 --threads 1 --out demo
+	$(BIN)/ser run split-digits --method sgd,er,derpp,ser --memory 50 --seeds 5 --threads 1 --out demo
 
 quick: .venv/.ready
 	$(BIN)/ruff check .

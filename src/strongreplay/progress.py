@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from importlib.util import find_spec
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -63,7 +64,8 @@ class Screen:
 
     @property
     def is_live(self) -> bool:
-        return self.console.is_terminal or self.console.is_jupyter
+        """A notebook without ipywidgets cannot redraw; it gets lines, as a pipe does."""
+        return self.console.is_terminal or (self.console.is_jupyter and find_spec("ipywidgets") is not None)
 
     def say(self, text: str) -> None:
         self.console.print(printable(text), soft_wrap=True)

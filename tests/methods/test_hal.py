@@ -147,6 +147,18 @@ def test_the_objective_by_hand(stream: Stream) -> None:
         assert got[number].item() == pytest.approx(expected.item(), rel=1e-5, abs=1e-6)
 
 
+def test_anchors_of_the_reference_are_drawn_to_the_mean_feature_alone(stream: Stream) -> None:
+    """Its copy shares the weights it is compared with, so both cross-entropies are the copy's and cancel."""
+    method = after_task_one(stream, gamma=0.4, anchors="reference")
+    anchors, labels, copy = torch.rand(2, 1, 6, 6), torch.tensor([0, 1]), make_net(seed=5)
+    method.mean_feature.fill_(0.25)
+    shared = cross_entropy(copy(anchors), labels, reduction="none")
+    expected = shared - shared + 0.4 * ((copy.features(anchors) - 0.25) ** 2).sum(1)
+    assert torch.allclose(method.anchor_losses(anchors, labels, copy), expected, rtol=1e-6)
+    assert method.anchors is not None
+    assert not torch.equal(method.anchors, after_task_one(stream, gamma=0.4).anchors)
+
+
 def test_the_copy_takes_its_steps_on_memory(stream: Stream) -> None:
     method = after_task_one(stream, anchor_lr=0.3, finetune_size=8)
     state = method.memory.generator.get_state()

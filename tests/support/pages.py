@@ -10,7 +10,7 @@ EVIL = "<script>alert('x')</script>&\"'><img src=x onerror=alert(1)>"
 
 
 MEASURED: dict[str, Any] = {
-    "versions": {"strongreplay": "0.1.0", "commit": "abc1234"},
+    "versions": {"strongreplay": "0.1.0", "commit": "abc1234", "code": "0123456789ab"},
     "hardware": {"processor": "a fast one", "threads": 1},
     "started": "2030-01-01T00:00:00+00:00",
     "phases": {"train": {"seconds": 12.5, "peak_memory_bytes": 123456789, "peak_is_of_phase": True}},

@@ -126,7 +126,7 @@ def print_record(record: "RunRecord") -> None:
     print_settings(record.config)
     measured = record.measured
     phases = (
-        f"{name} {phase['seconds']:.1f} s, peak {phase['peak_memory_bytes'] / 2**20:,.0f} MiB"
+        f"{name} {phase['seconds']:.1f} s" + (peak_text(phase) if record.has_own_peak else "")
         for name, phase in measured.get("phases", {}).items()
     )
     print_line(f"phases: {'; '.join(phases)}")
@@ -137,6 +137,10 @@ def print_record(record: "RunRecord") -> None:
     }
     print_line(f"made with: {', '.join(f'{key} {value}' for key, value in facts.items())}")
     print_line(f"recipe: {measured.get('recipe', '-')}\n")
+
+
+def peak_text(phase: dict[str, Any]) -> str:
+    return f", peak {phase['peak_memory_bytes'] / 2**20:,.0f} MiB"
 
 
 def join_scores(scores: dict[str, float | None]) -> str:

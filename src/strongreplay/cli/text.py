@@ -1,6 +1,7 @@
 """Text for people: names that are safe to print, counts, sizes and times, and lines to stdout and stderr."""
 
 import json
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,8 @@ NAMED = 5  # names in a sentence
 def print_line(text: str, *, err: bool = False, **style: Any) -> None:
     """Print plain text; characters that cannot be printed are replaced."""
     lines = "\n".join(map(printable, text.split("\n")))
-    typer.secho(lines, err=err, **style)
+    is_terminal = (sys.stderr if err else sys.stdout).isatty()
+    typer.secho(lines, err=err, color=None if is_terminal else False, **style)  # none in a notebook
 
 
 def print_note(text: str) -> None:

@@ -6,12 +6,13 @@ Reference: mammoth, tag neurips2020, which gave the published numbers. It names 
 uses reservoir sampling, the default here; `memory_policy="ring"` is the paper's.
 Differences from the reference: the gradients of both terms are added before one step, so that momentum works;
 anchors pass the net in evaluation mode, which leaves running statistics unchanged, and the fine-tuned copy
-starts with these; all anchors of a task are learnt at once.
+starts with these; all anchors of a task are learnt at once. In the reference the fine-tuned copy has views of
+the weights it is compared with, so that both are fine-tuned: `anchors="reference"`.
 """
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from pydantic import Field
@@ -53,6 +54,9 @@ class HALConfig(ReplayConfig):
     anchor_lr: float = Field(0.1, gt=0, description="learning rate of anchors and of the fine-tuned copy")
     finetune_steps: int = Field(1, ge=0, description="steps on the memory that make the fine-tuned copy")
     finetune_size: int = Field(32, ge=1, description="samples in each of these steps")
+    anchors: Literal["reference"] | None = Field(
+        None, description="reference: anchors are drawn to the mean feature alone; none: as in the paper"
+    )
     memory_policy: Literal["reservoir", "ring"] = Field(
         "reservoir", description="uniform over all samples (reference), or the last of each task (paper)"
     )
@@ -165,7 +169,14 @@ class HAL(Method):
         self.drawn = self.tuned.copy = None
 
     def anchor_losses(self, anchors: Tensor, labels: Tensor, copy: nn.Module) -> Tensor:
-        """(A,) low if the net classifies an anchor right, the copy wrong, and it is near the mean feature."""
+        """(A,) low if the net classifies an anchor right, the copy wrong, and it is near the mean feature.
+
+        In the reference code the copy shares its weights with what stands for the net. So both
+        cross-entropies are those of the copy and cancel, and the copy gives the features.
+        """
+        if self.config.anchors == "reference":
+            distance = cast(Classifier, copy).features(anchors) - self.mean_feature
+            return self.config.gamma * distance.square().sum(1)
         features = self.net.features(anchors)
         known = cross_entropy(self.net.head(features), labels, reduction="none")
         forgotten = cross_entropy(copy(anchors), labels, reduction="none")

@@ -98,12 +98,12 @@ def all_figures(
 
 
 def by_net(groups: list[Group]) -> Iterator[tuple[str, str, list[Group]]]:
-    """Groups with the same stream and net; a set with only joint training is left out."""
+    """Groups with the same place and net; a set with only joint training is left out."""
     parts = {id(group) for family in families(groups) for group in family if lacks_terms(group)}
     nets: dict[str, dict[str, list[Group]]] = defaultdict(lambda: defaultdict(list))
     for group in groups:
         if id(group) not in parts and has_several_tasks(group):
-            nets[group.stream][net_of(group)].append(group)
+            nets[group.place][net_of(group)].append(group)
     for stream, own_nets in nets.items():
         for net, own in own_nets.items():
             if num_rivals(own):

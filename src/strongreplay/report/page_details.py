@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from strongreplay.report.page_tables import full_name, phase_names, phase_summary, phase_values
+from strongreplay.report.page_tables import full_name, phase_names, phase_peaks, phase_summary, phase_values
 from strongreplay.report.page_text import clip
 from strongreplay.report.tables import Group
 from strongreplay.storage.records import RunRecord, flatten, format_setting
@@ -35,7 +35,7 @@ def phase_row(group: Group, phase: str) -> dict[str, Any]:
         "name": phase,
         "seconds": phase_summary(group, phase),
         "total": sum(phase_values(group, phase, "seconds")),
-        "peak": max(phase_values(group, phase, "peak_memory_bytes")),
+        "peak": max(phase_peaks(group, phase), default=None),
     }
 
 

@@ -85,7 +85,7 @@ def own_tables(groups: list[Group]) -> list[dict[str, Any]]:
     """A table for each stream, memory size and net; configurations without memory are in each size."""
     tables: dict[tuple[str, str], list[Group]] = {}
     for group in groups:
-        tables.setdefault((group.stream, net_of(group)), []).append(group)
+        tables.setdefault((group.place, net_of(group)), []).append(group)
     found = []
     for (stream, net), own in tables.items():
         sizes = sorted({group.memory_size for group in own if group.memory_size is not None})
@@ -168,6 +168,10 @@ def phase_summary(group: Group, phase: str) -> Summary | None:
 
 
 def peak_memory(group: Group) -> float | None:
-    """The largest of all phases and seeds, in bytes."""
-    peaks = [v for name in phase_names(group) for v in phase_values(group, name, "peak_memory_bytes")]
-    return max(peaks, default=None)
+    """The largest of all phases and seeds, in bytes; records whose peak is not their own are left out."""
+    return max((v for name in phase_names(group) for v in phase_peaks(group, name)), default=None)
+
+
+def phase_peaks(group: Group, phase: str) -> list[float]:
+    own = (record.measured.get("phases", {}).get(phase) for record in group.records if record.has_own_peak)
+    return [float(entry["peak_memory_bytes"]) for entry in own if entry]

@@ -133,7 +133,7 @@ def caption(groups: Iterable[Group], *more: str) -> str:
     """A text of what all groups of a figure have in common."""
     groups = list(groups)
     sizes, nets = sizes_of(groups), {net_of(group) for group in groups}
-    parts = [" and ".join(sorted({printable(group.stream) for group in groups}))]
+    parts = [" and ".join(sorted({printable(group.place) for group in groups}))]
     parts += [f"memory {size}" for size in sizes if len(sizes) == 1]
     parts += [net for net in nets if net and len(nets) == 1]
     return " · ".join([*parts, *filter(None, more)])

@@ -29,9 +29,19 @@ class Group:
         return self.records[0].protocol
 
     @property
+    def is_held_out(self) -> bool:
+        """Whether the accuracies are those on training data that were held out, not on test data."""
+        data = self.records[0].config.get("data")
+        return isinstance(data, dict) and bool(data.get("validation"))
+
+    @property
     def place(self) -> str:
-        """The stream, with the protocol unless it is the paper's; only groups of one place are compared."""
-        return self.stream if self.protocol == "full" else f"{self.stream}-{self.protocol}"
+        """The stream, the protocol unless it is the paper's, and whether training data were held out.
+
+        Only groups of one place are compared.
+        """
+        name = self.stream if self.protocol == "full" else f"{self.stream}-{self.protocol}"
+        return f"{name} (held-out training data)" if self.is_held_out else name
 
     @property
     def label(self) -> str:
@@ -70,9 +80,9 @@ def rank(group: Group) -> tuple[str, int, float]:
 
 def tell_apart(groups: Iterable[Group]) -> list[Group]:
     """Add variants to groups: the name of the recipe, or else the settings that differ."""
-    twins: dict[tuple[str, str, int | None, str], list[Group]] = defaultdict(list)
+    twins: dict[tuple[str, str, int | None], list[Group]] = defaultdict(list)
     for group in groups:
-        twins[group.stream, group.method, group.memory_size, group.protocol].append(group)
+        twins[group.place, group.method, group.memory_size].append(group)
     return [named for alike in twins.values() for named in name_variants(alike)]
 
 

@@ -64,6 +64,15 @@ class RunRecord:
         """cpu or full. It follows from the source of the recipe, which no setting of a run can change."""
         return "cpu" if str(self.measured.get("recipe", "")).startswith("cpu protocol") else "full"
 
+    @property
+    def has_own_peak(self) -> bool:
+        """Whether the peak memory is this run's own.
+
+        Records without a hash of our code are older than the repair of a leak: runs in one process kept each
+        other's memory, so their peaks grow from run to run and are not shown.
+        """
+        return "code" in self.measured.get("versions", {})
+
     def matrix(self, scenario: str) -> list[list[float | None]]:
         rows: list[list[float | None]] = self.results["accuracy"][scenario]["matrix"]
         return rows
