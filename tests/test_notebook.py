@@ -1,4 +1,4 @@
-"""In a real notebook: bars and tables are shown without escape codes or warnings, and values have readable reprs."""
+"""In a real notebook: bars and tables without escape codes or warnings, and readable reprs."""
 
 import json
 from typing import Any

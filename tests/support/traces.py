@@ -26,7 +26,7 @@ def unchanged(images: Tensor) -> Tensor:
 
 
 def repeat(name: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Train on the given batches, one list a task; returns the replayed samples of each step and the weights."""
+    """Train on the given batches, one list a task; returns the replayed samples and the weights."""
     net = build_net("mlp", SHAPE, NUM_CLASSES, derive_generator(0, "net"), width=WIDTH).double()
     for parameter, values in zip(net.parameters(), given["weights"], strict=True):
         parameter.data = torch.tensor(values, dtype=torch.float64)
