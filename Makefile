@@ -1,9 +1,10 @@
 # make demo: compares four methods on embedded data. make quick: the fast tests, under 90 seconds on 2 cores.
-# make test: all checks and tests. Each target first creates the environment if needed.
+# make test: all checks and tests. make docs: the site, into site/. make docs-serve: the site on loopback.
+# Each target first creates the environment if needed.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: demo quick test clean
+.PHONY: demo quick test docs docs-serve dist clean
 
 demo: .venv/.ready
 	$(BIN)/ser run split-digits --method sgd,er,derpp,ser --memory 50 --seeds 5 --threads 1 --out demo
@@ -19,10 +20,20 @@ test: .venv/.ready
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
+docs: .venv/.ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+docs-serve: .venv/.ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr 127.0.0.1:8001
+
+dist: .venv/.ready
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+
 .venv/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt -e '.[dev]'
 	touch $@
 
 clean:
-	rm -rf .venv demo
+	rm -rf .venv demo site dist
