@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from strongreplay.cli.tables import Format, Table, TableCell, print_table
+from strongreplay.cli.text import print_text
 
 NUMBERS = Table(
     ("method", "memory", "Class-IL\naccuracy", "Class-IL\nforgetting", "Task-IL\naccuracy", "n"),
@@ -157,3 +158,19 @@ def test_commands_take_formats(flag: str, begin: str, capsys: pytest.CaptureFixt
     )
     assert both.returncode == 2
     assert "--csv and --json exclude each other" in both.stderr
+
+
+def test_a_long_line_is_broken_between_words_on_a_terminal_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    text = "settings: train.milestones=35,45 method.stored_logits=before"
+    print_text(text)
+    assert capsys.readouterr().out == f"{text}\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    print_text(text)
+    assert capsys.readouterr().out.splitlines() == [
+        "settings:",
+        "train.milestones=35,45",
+        "method.stored_logits=before",
+    ]

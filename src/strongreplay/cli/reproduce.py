@@ -75,13 +75,16 @@ def list_command(
         settings = dict(recipe.settings if recipe else {}, **dict(item.settings))
         rows.append(
             (
-                *(item.name, shown, str(len(cell.records)), *costs.get(item.name, ("", "")), cell.verdict),
+                *(item.name, shown, str(len(cell.records))),
+                *(() if quick else costs.get(item.name, ("", ""))),
+                cell.verdict,
                 item.note or item.why_none,
                 " ".join(f"{key}={format_setting(value)}" for key, value in settings.items()),
                 recipe.source if recipe else "",
             )
         )
-    columns = ("cell", "published", "seeds", "steps", "hours", "verdict", "note", "settings", "taken from")
+    times = () if quick else ("steps", "hours")
+    columns = ("cell", "published", "seeds", *times, "verdict", "note", "settings", "taken from")
     long = ("note", "settings", "taken from")
     print_table(Table(columns, rows, wraps=["cell", *long], optional=long), form)
     if costs:

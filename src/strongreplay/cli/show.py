@@ -10,7 +10,7 @@ from strongreplay.cli.commands import STUDY, Command
 from strongreplay.cli.compare import read_records
 from strongreplay.cli.options import ResultsFolder, takes_format
 from strongreplay.cli.tables import Format, Table, TableCell, print_table
-from strongreplay.cli.text import print_line
+from strongreplay.cli.text import print_line, print_text
 from strongreplay.errors import ConfigError, unknown
 
 if TYPE_CHECKING:
@@ -66,18 +66,19 @@ def print_cell(item: "PaperCell", out: Path, form: Format) -> None:
         return
     _, published, ours, gap, verdict, cpu, note = texts(cell)
     print_line(f"── {item.name}", bold=True)
-    print_line(f"published {published}, ours {ours}, difference {gap or '-'}: {verdict}")
+    print_text(f"published {published}, ours {ours}, difference {gap or '-'}: {verdict}")
     if cell.cpu:
         print_line(f"under the cpu protocol: {cpu}")
     if note:
-        print_line(f"note: {note}")
+        print_text(f"note: {note}")
     if not cell.records:
         print_line(f"no records in {out}; make some with: ser reproduce {item.target}")
         return
     print_table(table)
     config = cell.records[0].config
     print_settings({key: value for key, value in config.items() if key != "seed"})
-    print_line(f"recipe: {cell.records[0].measured.get('recipe', '-')}\n")
+    print_text(f"recipe: {cell.records[0].measured.get('recipe', '-')}")
+    print_line("")
 
 
 def make_seeds_table(item: "PaperCell", records: "Sequence[RunRecord]", out: Path) -> Table:
@@ -106,7 +107,7 @@ def print_settings(config: dict[str, Any]) -> None:
     from strongreplay.storage.records import flatten, format_setting
 
     settings = [f"{key}={format_setting(value)}" for key, value in flatten(config).items()]
-    print_line(f"settings: {' '.join(settings)}")
+    print_text(f"settings: {' '.join(settings)}")
 
 
 def print_record(record: "RunRecord") -> None:
@@ -119,7 +120,7 @@ def print_record(record: "RunRecord") -> None:
     for scenario in record.scenarios:
         title = f"{TITLES.get(scenario, scenario)}: accuracy (%) by task"
         print_table(make_matrix_table(record, scenario, title))
-        print_line(join_scores({key: record.score(scenario, key) for key in METRICS}))
+        print_text(join_scores({key: record.score(scenario, key) for key in METRICS}))
         nets = {name: scores[scenario]["average_accuracy"] for name, scores in record.nets.items()}
         if nets:
             print_line(f"average accuracy of each net: {join_scores(nets)}")
@@ -129,14 +130,15 @@ def print_record(record: "RunRecord") -> None:
         f"{name} {phase['seconds']:.1f} s" + (peak_text(phase) if record.has_own_peak else "")
         for name, phase in measured.get("phases", {}).items()
     )
-    print_line(f"phases: {'; '.join(phases)}")
+    print_text(f"phases: {'; '.join(phases)}")
     facts = {
         **measured.get("versions", {}),
         **measured.get("hardware", {}),
         "started": measured.get("started"),
     }
-    print_line(f"made with: {', '.join(f'{key} {value}' for key, value in facts.items())}")
-    print_line(f"recipe: {measured.get('recipe', '-')}\n")
+    print_text(f"made with: {', '.join(f'{key} {value}' for key, value in facts.items())}")
+    print_text(f"recipe: {measured.get('recipe', '-')}")
+    print_line("")
 
 
 def peak_text(phase: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import typer
 
-from strongreplay.cli.text import print_json, print_line, printable
+from strongreplay.cli.text import print_json, print_line, print_text, printable
 
 Format = Literal["text", "csv", "json", "latex", "markdown"]
 NUM_ROWS = 20  # shown without --all
@@ -226,7 +226,7 @@ def print_table(table: Table, form: Format = "text", *, everything: bool = True)
     shown = table if everything else replace(table, rows=table.rows[:NUM_ROWS])
     width = shutil.get_terminal_size().columns if is_terminal() else None
     if table.title:
-        print_line(table.title)
+        print_text(table.title)
     space = "\n" if is_terminal() else ""
     typer.echo(space + "\n".join(shown.layout(width, is_terminal())) + space)
     if more := len(table.rows) - len(shown.rows):

@@ -1,8 +1,10 @@
 """Text for people: names that are safe to print, counts, sizes and times, and lines to stdout and stderr."""
 
 import json
+import shutil
 import sys
 from collections.abc import Sequence
+from textwrap import fill
 from typing import Any
 
 import typer
@@ -16,7 +18,16 @@ def print_line(text: str, *, err: bool = False, **style: Any) -> None:
     """Print plain text; characters that cannot be printed are replaced."""
     lines = "\n".join(map(printable, text.split("\n")))
     is_terminal = (sys.stderr if err else sys.stdout).isatty()
-    typer.secho(lines, err=err, color=None if is_terminal else False, **style)  # none in a notebook
+    styled = typer.style(lines, **style) if style else lines
+    typer.echo(styled, err=err, color=None if is_terminal else False)  # no escape codes in a notebook
+
+
+def print_text(text: str, **style: Any) -> None:
+    """Print a long line; on a terminal it is broken between words, elsewhere it stays one line."""
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+        text = fill(text, width, break_long_words=False, break_on_hyphens=False)
+    print_line(text, **style)
 
 
 def print_note(text: str) -> None:

@@ -15,6 +15,7 @@ from strongreplay.report.svg import freeze_layout, set_tooltips
 LABEL_SIZE = 8.0  # points
 LINE_HEIGHT = 1.25 * LABEL_SIZE
 LETTERS = 10.5  # letters of a title per inch
+LABEL_LETTERS = 28  # of a line of a label; bold ones take as much room as 34 others
 INTERVAL = "mean ± 95 % interval over seeds"  # for lines, bands, bars and tooltips
 
 
@@ -59,8 +60,9 @@ def label_line_ends(figure: Figure, panels: Sequence[Axes], ends: Sequence[Seque
     texts = [
         [
             panel.text(
-                1.04, 0.5, wrap(end.text), transform=panel.transAxes, va="center", fontsize=LABEL_SIZE,
-                color=end.style.text_colour, fontweight="bold" if end.style.label.startswith("SER") else None,
+                1.04, 0.5, wrap(end.text, LABEL_LETTERS), transform=panel.transAxes, va="center",
+                fontsize=LABEL_SIZE, color=end.style.text_colour,
+                fontweight="bold" if end.style.label.startswith("SER") else None,
             )
             for end in own
         ]
