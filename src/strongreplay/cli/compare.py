@@ -11,6 +11,7 @@ from strongreplay.cli.options import RecordPaths, SpreadOption, takes_format
 from strongreplay.cli.tables import Format, Table, TableCell, is_terminal, print_table
 from strongreplay.cli.text import print_line
 from strongreplay.errors import ConfigError, DataError, unknown
+from strongreplay.progress import Bar
 
 if TYPE_CHECKING:
     from strongreplay.report.summary import Spread
@@ -72,17 +73,18 @@ def parse_metrics(text: str) -> list[str]:
 
 def read_records(paths: list[Path]) -> "list[RunRecord]":
     """All records found; files that are damaged or not records are reported and skipped."""
-    from strongreplay.storage.records import read_folder
+    from strongreplay.report.collect import collect
 
     for path in paths:
         if not path.exists():
             raise DataError(f"{path}: no such file or folder; give what ser run wrote with --out")
-    records, problems = read_folder(paths)
-    print_problems(problems)
-    if not records:
+    with Bar() as bar:
+        found = collect(paths, bar)
+    print_problems(found.problems)
+    if not found.records:
         places = ", ".join(map(str, paths))
         raise DataError(f"no records in {places}; make some with: ser run STREAM --out DIR")
-    return records
+    return found.records
 
 
 def print_problems(problems: list[str]) -> None:

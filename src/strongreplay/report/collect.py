@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from strongreplay.storage.records import RunRecord, find_files, read_folder
+from strongreplay.errors import DataError
+from strongreplay.storage.records import RunRecord, find_files, read_record
+from strongreplay.storage.sharing import Sharing
 
 Progress = Callable[[str, int, int], None]  # what, done, total
 
@@ -24,14 +26,17 @@ class Found:
 
 
 def collect(places: Iterable[Path], progress: Progress = ignore_progress) -> Found:
-    """Read each file once, even if several places contain it."""
-    found = Found()
+    """Read each file once, even if several places contain it; records are without loss terms."""
+    found, sharing = Found(), Sharing()
     candidates = [file for place in places for file in find_files(place, found.problems)]
     once = list({file.resolve(): file for file in reversed(candidates)}.values())[::-1]
     for number, file in enumerate(once):
         progress("reading records", number, len(once))
-        records, problems = read_folder([file])
-        found.records += records
-        found.problems += problems
-        found.paths |= {id(record): file for record in records}
+        try:
+            record = sharing.slim(read_record(file))
+        except DataError as error:
+            found.problems.append(str(error))
+            continue
+        found.records.append(record)
+        found.paths[id(record)] = file
     return found

@@ -175,7 +175,11 @@ def read_record(path: Path) -> RunRecord:
 
 def _expect(holds: bool, rule: str, got: object) -> None:
     if not holds:
-        raise ValueError(f"expected {rule}, got {str(got)[:80]}")
+        raise _unexpected(rule, got)
+
+
+def _unexpected(rule: str, got: object) -> ValueError:
+    return ValueError(f"expected {rule}, got {str(got)[:80]}")
 
 
 def _is_number(value: object, limit: float) -> bool:
@@ -205,7 +209,8 @@ def check_scores(scores: dict[str, Any], where: str) -> None:
     numbers = {key: value for key, value in scores.items() if key not in ("matrix", "untrained")}
     flat = [*(value for row in rows for value in row), scores["average_accuracy"], *numbers.values()]
     for value in (*flat, *scores.get("untrained", ())):
-        _expect(value is None or _is_number(value, PER_CENT), f"{where}: per cent or null", value)
+        if value is not None and not _is_number(value, PER_CENT):
+            raise _unexpected(f"{where}: per cent or null", value)
 
 
 def check_measured(measured: dict[str, Any]) -> None:
