@@ -59,7 +59,9 @@ def ends(jobs: list[Job]) -> list[str]:
 @pytest.mark.slow
 def test_runs_in_processes_leave_the_records_of_runs_here(options: RunOptions, tmp_path: Path) -> None:
     configs, diary, here = [config(seed=seed) for seed in (0, 1)], Diary(), tmp_path / "here"
-    assert ends(go(configs, options, diary, num_jobs=2)) == ["recorded", "recorded"]
+    grid = Grid([Job.of(one) for one in configs], options, num_jobs=2)
+    assert ends(list(grid.go(diary))) == ["recorded", "recorded"]
+    assert [worker.process.exitcode for worker in grid.idle] == [0, 0]
     assert diary.most == 2
     assert ends(go(configs, RunOptions(here, tmp_path, "cpu"), threads=1)) == ["recorded", "recorded"]
     for one in configs:

@@ -6,6 +6,7 @@ through a pipe; if the parent is gone, it writes its state and stops. A run whos
 more, from its last checkpoint.
 """
 
+import atexit
 import multiprocessing
 import os
 import signal
@@ -390,11 +391,24 @@ class PipeListener(Listener):
 
 def work(link: Connection, options: RunOptions, threads: int) -> None:
     """The main function of a worker: makes runs until the parent sends no more or asks for a stop."""
+    code = 1
+
+    def leave() -> None:
+        # Python's own way out unloads torch while threads still wait; a thread that is ended then can abort
+        # the process.
+        os._exit(code)
+
+    atexit.register(leave)
     listener = PipeListener(link)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, listener.ask)
     threading.Thread(target=end_with_parent, args=(listener,), daemon=True).start()
     torch.set_num_threads(threads)
+    make_runs(link, options, listener)
+    code = 0
+
+
+def make_runs(link: Connection, options: RunOptions, listener: PipeListener) -> None:
     while not listener.stopping:
         try:
             held, source, device = link.recv()
