@@ -11,7 +11,11 @@ from strongreplay.errors import ConfigError
 
 T = TypeVar("T")
 Devices = Annotated[
-    str, typer.Option(metavar="cuda:0,cuda:1", help="Devices that are dealt out among the runs.")
+    str,
+    typer.Option(
+        metavar="N|cuda:0,cuda:1",
+        help="A number: so many devices make each run together. Names: they are dealt out among the runs.",
+    ),
 ]
 Shard = Annotated[str, typer.Option(metavar="K/N", help="Only the K-th of N parts of the runs, such as 1/8.")]
 Log = Annotated[
@@ -29,6 +33,7 @@ class GridOptions:
     devices: tuple[str, ...] = ()
     shard: tuple[int, int] = (1, 1)  # the K-th of N parts
     log: tuple[str, ...] = ()
+    ranks: int = 1  # processes that make one run together, each on a device
 
     def part_of(self, runs: list[T]) -> list[T]:
         """Every N-th run, beginning with the K-th: the same whatever is recorded already."""
@@ -38,6 +43,7 @@ class GridOptions:
 
 def make_options(jobs: int, threads: int | None, devices: str, shard: str, log: list[str]) -> GridOptions:
     """Parse the options of a command line; with several devices there are at least as many runs at a time."""
+    ranks, devices = parse_ranks(devices, jobs)
     places = tuple(name.strip() for name in devices.split(",") if name.strip())
     if places:
         from strongreplay.training.devices import find_device
@@ -48,7 +54,22 @@ def make_options(jobs: int, threads: int | None, devices: str, shard: str, log: 
         from strongreplay.runs.loggers import parse_loggers
 
         loggers = parse_loggers(log)
-    return GridOptions(max(jobs, len(places)), threads, places, parse_shard(shard), loggers)
+    return GridOptions(max(jobs, len(places)), threads, places, parse_shard(shard), loggers, ranks)
+
+
+def parse_ranks(devices: str, jobs: int) -> tuple[int, str]:
+    """How many processes make one run together, and the names of devices to deal out."""
+    from strongreplay.training.parallel import under_torchrun
+
+    ranks, names = (int(devices), "") if devices.strip().isdecimal() else (1, devices)
+    if ranks < 1:
+        raise ConfigError(f"--devices takes a number from 1 on, or names with commas, got '{devices}'")
+    if under_torchrun() and (devices or jobs > 1):
+        raise ConfigError(
+            "torchrun has started the processes of one run; leave out --devices and --jobs, or use them "
+            "without torchrun"
+        )
+    return ranks, names
 
 
 def parse_shard(text: str) -> tuple[int, int]:

@@ -17,14 +17,21 @@ def resume_command(
     data: DataFolder = None,
     device: Annotated[str | None, typer.Option(help="Another device.", show_default="the same")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.", show_default="as many")] = None,
+    devices: Annotated[
+        int | None, typer.Option(min=1, help="Devices that make a run together.", show_default="as many")
+    ] = None,
     checkpoint_every: CheckpointEvery = None,
 ) -> None:
-    """Resume every stopped run in a folder; the results are the same bits as without the stop."""
+    """Resume every stopped run in a folder; the results are the same bits as without the stop.
+
+    Another number of devices changes them by rounding only.
+    """
     from strongreplay.runs.config import config_of
     from strongreplay.runs.grid import RunOptions
     from strongreplay.runs.run import find_device, state_folder
     from strongreplay.runs.stopped import read_stopped
     from strongreplay.storage.checkpoints import checkpoints, folders_with_state
+    from strongreplay.training.parallel import under_torchrun
 
     stopped = folders_with_state(folder)
     if not stopped:
@@ -36,8 +43,9 @@ def resume_command(
         if state_folder(out, config).resolve() != path.resolve():
             raise ConfigError(f"{path}: the folder was renamed; it must be {state_folder(Path(), config)}")
         place = str(find_device(device or found.device))
-        options = RunOptions(out, choose_data_folder(data), place, checkpoint_every)
-        run_to_the_end([config], options, GridOptions(threads=threads or found.threads))
+        ranks = 1 if under_torchrun() else devices or found.ranks
+        options = RunOptions(out, choose_data_folder(data), place, checkpoint_every, ranks=ranks)
+        run_to_the_end([config], options, GridOptions(threads=threads or ranks * found.threads))
 
 
 COMMAND = Command("resume", resume_command, STUDY, 20)

@@ -114,7 +114,9 @@ def run_command(
             prepare_stream(stream, values, bar)
     configs = sweep.configs()
     note_memory(sweep)
-    options = RunOptions(out, choose_data_folder(data), place, checkpoint_every, keep_state, how.log)
+    options = RunOptions(
+        out, choose_data_folder(data), place, checkpoint_every, keep_state, how.log, how.ranks
+    )
     run_to_the_end(configs, options, how, again)
 
 
@@ -126,12 +128,20 @@ def run_to_the_end(
 ) -> None:
     """Make all runs, then print the table and draw the picture; after a stop, print how to resume."""
     from strongreplay.cli.compare import print_comparison
+    from strongreplay.runs.follow import follow_torchrun
     from strongreplay.runs.grid import find_record, sort_out
     from strongreplay.storage.records import read_folder, record_path
+    from strongreplay.training.parallel import join_torchrun, under_torchrun
 
     configs = how.part_of(configs)
+    ranks = join_torchrun(options.device)[0] if under_torchrun() else None
+    if ranks and not ranks.is_first:
+        follow_torchrun(configs, options, ranks, how.threads, again)
+        return
     recorded, absent, problems = sort_out(configs, options.out, again)
     tell_apart([*recorded, *absent])
+    if ranks:
+        ranks.wait_for_all()  # the others look for records now
     progress, ended = make_runs(recorded, absent, problems, options, how)
     finished = [job for job in (*recorded, *ended) if job.ended and job.ended[0] in ("recorded", "skipped")]
     if progress.stop.asked is not None:
@@ -171,6 +181,7 @@ def make_runs(
     """Make the missing runs and print a line for each at its end; used by `ser run` and `ser reproduce`."""
     from strongreplay.runs.grid import Grid
     from strongreplay.runs.loggers import prepare_loggers
+    from strongreplay.training.parallel import under_torchrun
 
     ended = []
     prepare_loggers(options.loggers if absent else (), options.out)
@@ -183,6 +194,8 @@ def make_runs(
         for job in Grid(absent, options, how.jobs, how.threads, how.devices).go(progress):
             progress.on_job(job)
             ended.append(job)
+            if under_torchrun() and job.ended and job.ended[0] == "failed":
+                break  # the other ranks have ended too
     return progress, ended
 
 

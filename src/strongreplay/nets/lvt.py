@@ -37,11 +37,15 @@ class Dropout(nn.Module):
     def forward(self, values: Tensor) -> Tensor:
         if not self.training or not self.rate:
             return values
-        words = torch.empty(-(-values.numel() // 4), dtype=torch.int64)
+        kept = self.draw(tuple(values.shape)).to(values.device)
+        return values * kept.to(values.dtype).div_(1 - self.rate)
+
+    def draw(self, shape: tuple[int, ...]) -> Tensor:
+        """Which values are kept."""
+        words = torch.empty(-(-prod(shape) // 4), dtype=torch.int64)
         words.random_(-(2**63), None, generator=self.generator)
-        bits = words.view(torch.int16)[: values.numel()].view(values.shape)
-        kept = bits >= round(self.rate * 2**16) - 2**15
-        return values * kept.to(values.device).to(values.dtype).div_(1 - self.rate)
+        bits = words.view(torch.int16)[: prod(shape)].view(shape)
+        return bits >= round(self.rate * 2**16) - 2**15
 
     def get_extra_state(self) -> Tensor:
         return self.generator.get_state()

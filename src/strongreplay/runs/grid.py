@@ -51,6 +51,7 @@ class RunOptions:
     checkpoint_every: str | None = None
     keep_state: bool = False
     loggers: tuple[str, ...] = ()  # names in LOGGERS, or mine.py:Logger
+    ranks: int = 1  # processes that make one run together, each on a device
 
 
 @dataclass(slots=True)
@@ -160,6 +161,7 @@ def make_run(config: RunConfig, options: RunOptions, listeners: Iterable[Listene
             resume=True,
             keep_state=options.keep_state,
             write=True,
+            devices=options.ranks,
         )
     except StoppedRun as error:
         file = path.with_suffix(".stopped")

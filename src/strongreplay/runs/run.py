@@ -1,7 +1,7 @@
 """run: makes a RunRecord from a RunConfig. The Trainer trains each task; then all tasks so far are tested."""
 
 from collections.abc import Iterable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from strongreplay.data.streams import Stream, accumulate, build_stream
-from strongreplay.errors import RunError
+from strongreplay.errors import ConfigError, RunError
 from strongreplay.methods import Method
 from strongreplay.nets import make_net
 from strongreplay.protocol import Problem, Task, View, derive_generator
@@ -19,6 +19,7 @@ from strongreplay.runs.machine import describe_machine
 from strongreplay.runs.own_code import code_hash
 from strongreplay.runs.scores import Predictor, ScoreTable, scenarios_of, summarise
 from strongreplay.runs.stopped import check_tree
+from strongreplay.runs.team import Order, gather_ranks
 from strongreplay.storage.lock import locked
 from strongreplay.storage.records import RunRecord, fingerprint, record_path
 from strongreplay.storage.state import read_newest
@@ -26,7 +27,9 @@ from strongreplay.training.checkpoints import CheckpointInterval, Checkpoints
 from strongreplay.training.devices import find_device
 from strongreplay.training.engine import NonFiniteError, evaluate
 from strongreplay.training.events import Listener, Listeners, Scores
+from strongreplay.training.parallel import LostRank, Ranks
 from strongreplay.training.resources import Meter
+from strongreplay.training.shared_rows import share_rows
 from strongreplay.training.trainer import Interrupted, Trainer, report_loading
 
 __all__ = [
@@ -60,6 +63,7 @@ def run(
     resume: bool = False,
     keep_state: bool = False,
     write: bool = False,
+    devices: int = 1,
 ) -> RunRecord:
     """Learn the whole stream with one seed; the same config gives the same results to the bit.
 
@@ -67,28 +71,56 @@ def run(
     path: as often as `checkpoint_every` says, or every 5 minutes if the run will take more than 10, and when
     a listener asks to stop. `resume` continues from the newest checkpoint; without one the run starts from
     the beginning. `write` writes the record to the folder; if that fails, the state is kept.
+
+    With several `devices`, as many processes of this machine make the run together, with the same results up
+    to rounding. Under torchrun, the processes that it started do so.
     """
     interval = CheckpointInterval.parse(checkpoint_every) if checkpoint_every else None
     if out is None and (resume or interval or keep_state or write):
         out = Path("runs")
+    order = Order(config.to_dict(), config.source, device, folder, out, resume)
+    with gather_ranks(order, devices) as (ranks, found):
+        return run_here(config, folder, found, ranks, listeners, out, interval, resume, keep_state, write)
+
+
+def run_here(
+    config: RunConfig,
+    folder: Path | None,
+    device: torch.device,
+    ranks: Ranks,
+    listeners: Iterable[Listener] = (),
+    out: Path | None = None,
+    interval: CheckpointInterval | None = None,
+    resume: bool = False,
+    keep_state: bool = False,
+    write: bool = False,
+) -> RunRecord:
+    """Make a run in this process, together with the other ranks; only the first one writes."""
     place = state_folder(out, config) if out else None
-    checkpoints = Checkpoints(place, interval, identity(config)) if place else None
-    with locked(place) if place else nullcontext():
-        trainer = StreamTrainer(config, folder, find_device(device), listeners, checkpoints)
+    kept = place if ranks.is_first else None
+    checkpoints = Checkpoints(kept, interval, identity(config)) if kept else None
+    with locked(kept) if kept else nullcontext():
+        trainer = StreamTrainer(config, folder, device, ranks.heard_by(listeners), checkpoints, ranks)
         with trainer.reported():
             if place and resume:
                 continue_from(trainer, place)
+            ranks.expect_equal("the start of the run", trainer.start_state())
             try:
                 trainer.go()
+            except Interrupted:
+                with suppress(LostRank):
+                    ranks.wait_for_all()  # until the state is written
+                raise
             except NonFiniteError as error:
                 newest = checkpoints.newest if checkpoints else None
-                kept = f". The last checkpoint with finite numbers: {newest}" if newest else ""
-                raise StoppedRun(f"{error}{kept}", trainer.record()) from None
-            if keep_state:
+                last = f". The last checkpoint with finite numbers: {newest}" if newest else ""
+                raise StoppedRun(f"{error}{last}", trainer.record()) from None
+            if keep_state and kept:
                 trainer.write_checkpoint()
             record = trainer.record()
-            if write and out:
+            if write and out and kept:
                 leave_record(record, out, trainer.write_checkpoint)
+            ranks.wait_for_all()
     return record
 
 
@@ -134,6 +166,7 @@ class StreamTrainer(Trainer):
         device: torch.device,
         listeners: Iterable[Listener] = (),
         checkpoints: Checkpoints | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         self.config, self.meter, self.started = config, Meter(), datetime.now(UTC).isoformat()
         if device.type == "cuda":
@@ -149,7 +182,7 @@ class StreamTrainer(Trainer):
         view = self.stream.train_view(generators["views"])
         replayed_view = self.stream.train_view(generators["replayed views"])
         super().__init__(
-            make_method(config, self.stream, replayed_view).to(device),
+            make_method(config, self.stream, replayed_view, ranks).to(device),
             view,
             self.stream.test_view,
             config.train,
@@ -158,6 +191,7 @@ class StreamTrainer(Trainer):
             checkpoints=checkpoints,
             name=name_of(config),
             num_tasks=len(self.training_tasks),
+            ranks=ranks,
         )
         self.scores = {"": ScoreTable(None)} | {
             name: ScoreTable(ask) for name, ask in self.method.predictors().items()
@@ -233,6 +267,10 @@ class StreamTrainer(Trainer):
             "measured": self.meter.phases,
         }
 
+    def start_state(self) -> dict[str, Any]:
+        """What all ranks of a run must have in common before they begin."""
+        return super().state() | {"index": self.index, "learnt": self.learnt, "steps_done": self.steps_done}
+
     def load(self, state: dict[str, Any], steps_done: int) -> None:
         check_tree(state, len(self.training_tasks))
         super().load(state, steps_done)
@@ -251,6 +289,8 @@ class StreamTrainer(Trainer):
             results["labels"] = list(self.stream.label_names)
         measured = describe_machine(self.device)
         measured |= {"started": self.started, "phases": self.meter.phases}
+        if self.ranks.size > 1:
+            measured["hardware"]["ranks"] = self.ranks.size
         if self.device.type == "cuda":
             measured["peak_device_memory_bytes"] = torch.cuda.max_memory_allocated(self.device)
         measured["recipe"] = self.config.source
@@ -261,7 +301,7 @@ class StreamTrainer(Trainer):
         return RunRecord(held, results | ({"accuracy_of": accuracy} if accuracy else {}), measured)
 
 
-def make_method(config: RunConfig, stream: Stream, replayed_view: View) -> Method:
+def make_method(config: RunConfig, stream: Stream, replayed_view: View, ranks: Ranks | None = None) -> Method:
     """The method of a config with its net; initial weights are drawn from the config's seed."""
     net = make_net(
         config.net.name,
@@ -271,5 +311,9 @@ def make_method(config: RunConfig, stream: Stream, replayed_view: View) -> Metho
         config.code.get("net"),
         **config.net.options,
     )
+    if ranks and ranks.size > 1:
+        if config.train.compile:
+            raise ConfigError("train.compile compiles a net for one device; leave it out, or use one device")
+        share_rows(net, stream.num_classes, ranks)
     problem = Problem(stream.num_classes, len(stream), replayed_view, stream.test_view, config.seed)
     return config.row.build(net, problem, config.method)

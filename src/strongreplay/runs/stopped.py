@@ -35,6 +35,7 @@ class StoppedState(BaseModel):
     tasks: int
     threads: int = Field(ge=1, le=MOST_THREADS)
     device: str
+    ranks: int = Field(1, ge=1, le=MOST_THREADS)  # processes that made it together
     files: dict[str, dict[str, Any]]
 
 

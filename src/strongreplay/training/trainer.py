@@ -28,6 +28,7 @@ from strongreplay.training.engine import (
 )
 from strongreplay.training.events import Listener, Listeners, Outcome, RunInfo
 from strongreplay.training.optimizers import carry_over, load_state, make_optimizer, with_gradients
+from strongreplay.training.parallel import Ranks
 from strongreplay.training.precision import Precision
 from strongreplay.training.settings import TrainConfig
 from strongreplay.training.state_check import check_progress
@@ -57,7 +58,9 @@ class Trainer:
         checkpoints: Checkpoints | None = None,
         name: str = "",
         num_tasks: int = 1,
+        ranks: Ranks | None = None,
     ) -> None:
+        self.ranks = ranks or Ranks()  # the processes that train together; usually this one alone
         self.method, self.view, self.plain_view, self.train = method, view, plain_view, train
         self.generators, self.checkpoints = generators, checkpoints
         self.listener = Listeners(listeners)
@@ -97,6 +100,7 @@ class Trainer:
         self.progress = self.phase_optimizer = self.loaded = None
         self.check_weights()
         self.check_answers(given)
+        self.ranks.expect_equal(f"task {self.index + 1}", dict(self.method.state_dict()))
         return progress.history
 
     def phases_left(self, task: Task, current: str) -> list[Phase]:
@@ -179,7 +183,7 @@ class Trainer:
 
     def pause(self) -> None:
         """Between steps: write a checkpoint if one is due, and stop if a listener asks for it."""
-        stop, checkpoints = self.listener.wants_stop(), self.checkpoints
+        stop, checkpoints = self.ranks.agree_to_stop(self.listener.wants_stop()), self.checkpoints
         if checkpoints and (stop or checkpoints.is_due(self.steps_done, self.steps_expected)):
             self.write_checkpoint()
         if stop:
@@ -200,8 +204,8 @@ class Trainer:
             "task": min(self.index + 1, self.num_tasks),
             "tasks": self.num_tasks,
             "threads": torch.get_num_threads(),
-            "device": str(self.device),
-        }
+            "device": self.device.type if self.ranks.size > 1 else str(self.device),
+        } | ({"ranks": self.ranks.size} if self.ranks.size > 1 else {})
 
     @contextmanager
     def reported(self) -> Iterator[None]:
