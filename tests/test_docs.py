@@ -1,6 +1,7 @@
 """The site builds without a warning, and its reference names every command, setting and method."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,21 @@ import pytest
 from strongreplay.methods.table import METHOD_ROWS
 
 ROOT = Path(__file__).parent.parent
+
+
+PYTHON = {
+    f"{path.relative_to(ROOT / 'docs')}#{number}": block
+    for path in sorted((ROOT / "docs").rglob("*.md"))
+    for number, block in enumerate(re.findall(r"```python\n(.*?)```", path.read_text(), flags=re.DOTALL))
+    if path.name != "tutorial-own-method.md"  # tests/test_tutorial.py runs that page
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PYTHON)
+def test_python_in_the_docs_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(PYTHON[name], {})
 
 
 @pytest.mark.slow
