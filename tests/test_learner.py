@@ -62,7 +62,8 @@ def test_a_learner_with_a_fixed_head_learns_what_a_run_does_to_the_bit(name: str
         normalise=False,
         augment="none",
         classes=range(10),
-        settings={
+        settings={"learner.sampling": None}
+        | {
             f"method.{key}": value
             for key, value in config.method.model_dump().items()
             if key != "memory_size"

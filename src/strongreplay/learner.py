@@ -18,7 +18,9 @@ from torch import Tensor, nn
 
 from strongreplay.data.user_data import Chunk, Label, read_chunk, read_inputs
 from strongreplay.errors import DataError, RunError
+from strongreplay.models.budget import DEFAULT_MEMORY
 from strongreplay.models.build import first_model
+from strongreplay.models.gate import ALL_OLD, LEVEL
 from strongreplay.models.inspect import (
     Evaluation,
     HistoryEntry,
@@ -48,9 +50,10 @@ class Refused(RunError):
     """An update was refused: an old class lost more than `max_drop` points. The learner is unchanged."""
 
     def __init__(self, report: Report) -> None:
-        worst = report.verdict.fallen[0]
+        worst = (*report.verdict.fallen, *report.verdict.together)[0]
+        name = worst.label if worst.label == ALL_OLD else f"class {worst.label!r}"
         super().__init__(
-            f"class {worst.label!r} fell from {worst.before:.1f} to {worst.after:.1f} % on {worst.count} "
+            f"{name} fell from {worst.before:.1f} to {worst.after:.1f} % on {worst.count} "
             f"{worst.where} samples, more than {report.verdict.max_drop:g} points; the learner is unchanged. "
             "Learn with a larger memory, or with max_drop=None"
         )
@@ -70,7 +73,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self,
         net: str | nn.Module = "auto",
         method: str = "ser",
-        memory: int | str = 500,
+        memory: int | str = DEFAULT_MEMORY,
         *,
         epochs: int = 20,
         lr: float = 0.03,
@@ -110,11 +113,15 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         *,
         guard: object = None,
         max_drop: float | None = None,
+        level: float = LEVEL,
     ) -> Report:
-        """Learn one more chunk; with `max_drop`, refuse the update if an old class loses more points."""
+        """Learn one more chunk; with `max_drop`, refuse the update if an old class loses more points.
+
+        A loss counts if an exact McNemar test excludes chance at this level; with 1 every loss counts.
+        """
         shape = self.model_.shape if hasattr(self, "model_") else None
         chunk = read_chunk(data, labels, shape=shape, side=self.side, channels=self.channels)
-        return self._learn(chunk, guard, max_drop)
+        return self._learn(chunk, guard, max_drop, level=level)
 
     def _learn(
         self,
@@ -122,6 +129,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         guard: object = None,
         max_drop: float | None = None,
         announced: Sequence[Label] = (),
+        level: float = LEVEL,
     ) -> Report:
         model, settings = self._candidate(chunk), self._settings()
         model.settings = model.settings.changed(
@@ -137,7 +145,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             update = Update(model, chunk, held, announced, listeners, checkpoints)
             with update.trainer.reported():
                 update.train("remove the folder")
-                report = update.finish(float("inf") if max_drop is None else max_drop)
+                report = update.finish(float("inf") if max_drop is None else max_drop, level)
         if place:
             files.remove_quietly(place)
         if not report.verdict.passed:

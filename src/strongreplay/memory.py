@@ -1,5 +1,6 @@
 """Memory: a fixed number of rows, a uniform sample of all rows added so far (reservoir sampling).
 
+A kept model ranks its samples instead (`prefer`): the memory then holds the best ones, each in one row.
 Random numbers are drawn on the CPU, which needs no device sync; a step that stores nothing writes nothing.
 """
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from strongreplay.errors import RunError
-from strongreplay.sampling import Slots, draw_distinct, next_entrant, reservoir_slots
+from strongreplay.sampling import RowSlots, Slots, draw_distinct, next_entrant, reservoir_slots
 
 Row = TypeVar("Row", bound=tuple[Tensor, ...])
 
@@ -50,6 +51,8 @@ class Memory(nn.Module, Generic[Row]):
         self.num_filled = 0
         self.ragged = False  # whether some stored vectors are shorter than the column and padded with NaN
         self.keeps_ids = False
+        self.preferred: list[int] | None = None  # ids, the best first; None: reservoir sampling
+        self.row_slots: RowSlots | None = None
         self.capacity_for: Callable[[dict[str, int]], int] | None = None
 
     def __len__(self) -> int:
@@ -89,8 +92,11 @@ class Memory(nn.Module, Generic[Row]):
             self.capacity_for = capacity_for
 
     def add(self, new: Row, ids: Tensor | None = None) -> None:
-        """Offer rows to the reservoir, in order; it stores some of them."""
+        """Offer rows to the memory, in order; it stores some of them."""
         self._allocate(new, ids)
+        if self.preferred is not None:
+            self._add_preferred(new, ids)
+            return
         count = len(new[0])
         draws = torch.rand(count, dtype=torch.float64, generator=self.generator)
         slots = reservoir_slots(self.num_seen, draws.numpy(), self.capacity)
@@ -98,6 +104,31 @@ class Memory(nn.Module, Generic[Row]):
             slots = self._close_gaps(slots)
         self.num_seen += count
         kept = np.flatnonzero(slots < self.capacity)
+        if len(kept):
+            self.num_filled = max(self.num_filled, 1 + int(slots[kept].max()))
+            self._write(slots[kept], kept, new, ids)
+
+    def prefer(self, ids: Tensor) -> None:
+        """Rank samples, the best first: from now on the first `capacity` of them are stored, each in one row.
+
+        A sample that is added again takes the place of its row, so that stored logits are the newest. Stored
+        rows of other samples stay until their slot is needed; second rows of a sample are dropped now.
+        """
+        self.preferred, self.row_slots = ids.tolist(), None
+        if self.ids is not None:
+            first = np.unique(self.ids.numpy(), return_index=True)[1]
+            if len(first) < self.num_filled:
+                self.keep(torch.from_numpy(np.sort(first)))
+
+    def _add_preferred(self, new: Row, ids: Tensor | None) -> None:
+        assert self.preferred is not None
+        given = self._with_ids(new, ids)[-1].tolist()  # ids are on the host
+        if self.row_slots is None:
+            stored = [] if self.ids is None else self.ids.tolist()
+            self.row_slots = RowSlots(stored, self.preferred, self.capacity)
+        slots = np.array([self.row_slots.of(number) for number in given], np.int64)
+        self.num_seen += len(given)
+        kept = np.flatnonzero(slots >= 0)
         if len(kept):
             self.num_filled = max(self.num_filled, 1 + int(slots[kept].max()))
             self._write(slots[kept], kept, new, ids)
@@ -128,15 +159,26 @@ class Memory(nn.Module, Generic[Row]):
 
     def keep(self, chosen: Tensor) -> None:
         """Keep the given rows, in the given order, and drop all others."""
+        self.row_slots = None
         for column in self._stored():
             column[: len(chosen)] = column.index_select(0, chosen.to(column.device))
         self.num_filled = len(chosen)
 
     def make_room(self, count: int) -> None:
-        """Drop random rows until `count` slots are free; the others keep their order."""
-        room = max(self.capacity - count, 0)
-        if self.num_filled > room:
-            self.keep(draw_distinct(self.num_filled, room, self.generator).sort().values)
+        """Drop rows until `count` slots are free; the others keep their order."""
+        self.shrink(max(self.capacity - count, 0), self.generator)
+
+    def shrink(self, count: int, generator: torch.Generator) -> None:
+        """Keep at most `count` rows: those of the best samples if samples are ranked, else random ones."""
+        if self.num_filled <= count:
+            return
+        if self.preferred is None or self.ids is None:
+            chosen = draw_distinct(self.num_filled, count, generator)
+        else:
+            place = {number: rank for rank, number in enumerate(self.preferred)}
+            ranks = [place.get(number, len(place)) for number in self.ids.tolist()]
+            chosen = torch.from_numpy(np.argsort(ranks, kind="stable")[:count])
+        self.keep(chosen.sort().values)
 
     def resize(self, capacity: int) -> None:
         """Change the capacity; rows that no longer fit are dropped at random."""
@@ -146,7 +188,7 @@ class Memory(nn.Module, Generic[Row]):
             assert column is not None
             room = column.new_zeros((max(added, 0), *column.shape[1:]))
             self._buffers[name] = torch.cat([column[:capacity], room])
-        self.capacity = capacity
+        self.capacity, self.row_slots = capacity, None
 
     def widen(self, name: str, width: int) -> None:
         """Make a column of vectors wider; stored vectors are padded with NaN."""
@@ -219,7 +261,7 @@ class Memory(nn.Module, Generic[Row]):
         }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        self.num_seen, self.num_filled = state["num_seen"], state["num_filled"]
+        self.num_seen, self.num_filled, self.row_slots = state["num_seen"], state["num_filled"], None
         self.generator.set_state(state["generator"].cpu())
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:

@@ -19,7 +19,7 @@ class Split:
 
     inputs: Tensor
     labels: Tensor
-    ids: Tensor | None = None  # (N,) int64: identifies a sample in a kept model
+    ids: Tensor | None = None  # (N,) int64, on the host: identifies a sample in a kept model
 
     def __repr__(self) -> str:
         return f"Split({len(self.labels):,} x {tuple(self.inputs.shape[1:])} {self.inputs.dtype})"
@@ -54,8 +54,8 @@ class Split:
         return Split(inputs, labels, ids)
 
     def to(self, device: torch.device) -> "Split":
-        ids = None if self.ids is None else self.ids.to(device)
-        return Split(self.inputs.to(device), self.labels.to(device), ids)
+        """Inputs and labels on a device; ids stay on the host, where memories look them up."""
+        return Split(self.inputs.to(device), self.labels.to(device), self.ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Batch:
     images: Tensor  # (B, ...) as stored; what a memory keeps
     inputs: Tensor  # (B, ...) viewed; what a net sees
     labels: Tensor  # (B,)
-    ids: Tensor | None = None  # (B,) int64: the ids of the samples, if the split has ids
+    ids: Tensor | None = None  # (B,) int64, on the host: the ids of the samples, if the split has ids
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -1,9 +1,11 @@
-"""Ways to choose rows: reservoir sampling, at random, the first of each group, or herding.
+"""Ways to choose rows: reservoir sampling, the best ranked, at random, the first of each group, or herding.
 
 Reservoir: Vitter, "Random Sampling with a Reservoir", 1985 (algorithm R). Item number n (from 0) is stored
 in slot n while there are free slots; later it draws r from {0, ..., n} and overwrites slot r if r < capacity.
 Each item uses exactly one draw, so the result does not depend on how the stream is split into batches.
 """
+
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -74,3 +76,22 @@ def herd(features: Tensor, count: int) -> Tensor:
         chosen_sum = chosen_sum + features[pick]
         picks.append(pick)
     return torch.cat(picks)
+
+
+class RowSlots:
+    """Which slot of a memory each of the best samples has; samples arrive in any order and repeatedly."""
+
+    def __init__(self, stored: list[int], preferred: list[int], capacity: int) -> None:
+        self.wanted = set(preferred[:capacity])
+        self.slots = {number: slot for slot, number in enumerate(stored) if number in self.wanted}
+        taken = set(self.slots.values())
+        unwanted = (slot for slot in range(len(stored)) if slot not in taken)
+        self.free = chain(range(len(stored), capacity), unwanted)
+
+    def of(self, number: int) -> int:
+        """The slot of a sample, or -1 if it is not to be stored."""
+        if number not in self.wanted:
+            return -1
+        if number not in self.slots:
+            self.slots[number] = next(self.free)
+        return self.slots[number]

@@ -15,7 +15,7 @@ def killed(tmp_path: Path) -> Path:
     """A model as a process leaves it that is killed after its commit: candidate and checkpoints stay."""
     state = tmp_path / "model"
     teach(state, write_folder(tmp_path / "january", (0, 1), 0, 20))
-    refused = teach(state, write_folder(tmp_path / "march", (3,), 0, 20), max_drop=-200.0)
+    refused = teach(state, write_folder(tmp_path / "march", (3,), 0, 20), max_drop=-200.0, level=1.0)
     assert refused.version is None
     store = Store(state)
     _, parts = store.read(CANDIDATE)

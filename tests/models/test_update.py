@@ -117,6 +117,10 @@ def test_settings_the_model_was_made_with_are_kept_and_cannot_change(digits: Str
     assert plan["train"]["epochs"] == 2
     assert plan["train"]["batch_size"] == 16
     assert plan["learner"]["memory"] == 60
+    with pytest.raises(ConfigError, match=r"train\.first_epochs was fixed as None"):
+        learn(tmp_path, LearnRequest((images, labels), settings={"train.first_epochs": 9}), CPU)
+    with pytest.raises(ConfigError, match=r"train\.keep_momentum has no effect here"):
+        learn(tmp_path, LearnRequest((images, labels), settings={"train.keep_momentum": "true"}), CPU)
     with pytest.raises(ConfigError, match="side was fixed as 8"):
         learn(tmp_path, LearnRequest((images, labels), side=16), CPU)
 

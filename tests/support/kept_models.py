@@ -90,7 +90,7 @@ def make_model(folder: Path, settings: dict[str, Any] | None = None) -> Path:
     state = folder / "model"
     teach(state, write_folder(folder / "january", (0, 1), 0, 20), settings=given)
     assert teach(state, write_folder(folder / "february", (1, 2), 30, 20), max_drop=200.0).version
-    refused = teach(state, write_folder(folder / "march", (3,), 0, 20), max_drop=-200.0)
+    refused = teach(state, write_folder(folder / "march", (3,), 0, 20), max_drop=-200.0, level=1.0)
     assert refused.version is None
     stop_in_the_middle(state, write_folder(folder / "april", (4,), 0, 20))
     return state

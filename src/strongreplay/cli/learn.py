@@ -42,7 +42,7 @@ def learn_command(
         typer.Option(
             metavar="SAMPLES|BYTES",
             help="Samples or bytes to keep, such as 500 or 20MB; one fifth is held out.",
-            show_default="500",
+            show_default="5000,64MB",
         ),
     ] = None,
     val: Annotated[
@@ -77,6 +77,13 @@ def learn_command(
         float | None,
         typer.Option(
             help="Points that an old class may lose before an update is refused.", show_default="10"
+        ),
+    ] = None,
+    level: Annotated[
+        float | None,
+        typer.Option(
+            help="A loss counts if chance explains it with at most this probability; 1: every loss counts.",
+            show_default="0.05",
         ),
     ] = None,
     accept: Annotated[
@@ -123,7 +130,10 @@ def learn_command(
     check_paths(state, data, guard)
     if max_drop is not None and not max_drop >= 0:  # also true of nan
         raise ConfigError(f"--max-drop must be points >= 0, got {max_drop:g}; try --max-drop 5")
+    if level is not None and not 0 < level <= 1:
+        raise ConfigError(f"--level must be a probability > 0 and <= 1, got {level:g}; try --level 0.01")
 
+    from strongreplay.models.gate import LEVEL
     from strongreplay.models.learn import MAX_DROP, LearnRequest
     from strongreplay.models.store import Store
     from strongreplay.training.settings import parse_settings
@@ -135,15 +145,18 @@ def learn_command(
                 "leave one of them out"
             )
     place, limit = choose_device(device, threads), MAX_DROP if max_drop is None else max_drop
+    level = LEVEL if level is None else level
     if data is None:
         check_alone(accept, settings)
         version: Version | None = accept_candidate(Store(state), keep)
         notes: Sequence[str] | None = ()
     else:
-        order = LearnRequest(data, guard, settings, side, channels, limit, accept, again, restart, keep)
+        order = LearnRequest(
+            data, guard, settings, side, channels, limit, level, accept, again, restart, keep
+        )
         outcome = learn(state, order, place)
         version, notes = outcome.version, outcome.report.notes if outcome.report else None
-    print_outcome(Store(state), version, notes, limit, everything, as_json)
+    print_outcome(Store(state), version, notes, (limit, level), everything, as_json)
     if version is None:
         raise typer.Exit(REFUSED)
 

@@ -18,19 +18,24 @@ def print_outcome(
     store: "Store",
     version: "Version | None",
     notes: Sequence[str] | None,
-    limit: float,
+    limits: tuple[float, float],
     everything: bool,
     as_json: bool,
 ) -> None:
-    """Print the new version, or the refused update if it is None; `notes` is None if nothing was learnt."""
-    from strongreplay.models.learn import verdict_of
+    """Print the new version, or the refused update if it is None; `notes` is None if nothing was learnt.
+
+    `limits` are the points that a class may lose, and the level of the test.
+    """
+    from strongreplay.models.learn import labels_not_learnt, verdict_of
     from strongreplay.models.store import CANDIDATE
 
     about = (version or store.read(CANDIDATE, parts=())[0]).about
-    verdict = verdict_of(about, limit)
+    verdict = verdict_of(about, *limits)
+    missed = labels_not_learnt(about)
     if as_json:
         changed = notes is not None and version is not None
         more = {"changed": changed, "refused": version is None, "notes": list(notes or ())}
+        more["not_learnt"] = missed
         print_json(summarise(store, about, verdict) | more, indent=None)
         return
     if notes is None:
@@ -40,12 +45,17 @@ def print_outcome(
         )
         return
     print_gate(about, verdict, everything)
-    for note in notes:
+    for note in [*notes, *describe_doubts(verdict)]:
         print_line(f"note: {note}")
     if version is None:
         print_refusal(store, verdict)
     else:
         print_line(f"{version.name} is in use: {describe_update(about)}")
+    if missed:
+        print_line(
+            f"WARNING: not learnt: {join_names(missed)}; held-out samples are recognised no better than by a "
+            "guess. Look at their labels, give more of them, or more --epochs"
+        )
 
 
 def summarise(store: "Store", about: dict[str, Any], verdict: "Verdict") -> dict[str, Any]:
@@ -59,7 +69,9 @@ def summarise(store: "Store", about: dict[str, Any], verdict: "Verdict") -> dict
         "candidate": str(store.candidate) if store.candidate.exists() else None,
         "passed": verdict.passed,
         "max_drop": verdict.max_drop if math.isfinite(verdict.max_drop) else None,
+        "level": verdict.level,
         "fallen": list(dict.fromkeys(fallen)),
+        "fallen_together": bool(verdict.together),
         "classes": about["labels"],
         "new_classes": about["new_labels"],
         "learnt": about["chunk"]["learnt"],
@@ -105,7 +117,7 @@ def list_changes(about: dict[str, Any], verdict: "Verdict") -> "list[Change]":
 
 def print_refusal(store: "Store", verdict: "Verdict") -> None:
     """Print which classes lost too much, which version is in use, and what to do next."""
-    fallen, folder = verdict.fallen, store.folder
+    fallen, folder = (*verdict.fallen, *verdict.together), store.folder
     losses = [
         f"{change.label} {change.before:.1f} -> {change.after:.1f} % "
         f"({count_of(change.count, f'{change.where} sample')})"
@@ -113,14 +125,35 @@ def print_refusal(store: "Store", verdict: "Verdict") -> None:
     ]
     if len(fallen) > NAMED:
         losses.append(f"and {len(fallen) - NAMED} more")
-    print_line(f"refused: more than {verdict.max_drop:g} points were lost by {', '.join(losses)}")
+    proof = (
+        ""
+        if verdict.level == 1
+        else f"; chance explains that with a probability of at most {verdict.level:g}"
+    )
+    print_line(f"refused: more than {verdict.max_drop:g} points were lost by {', '.join(losses)}{proof}")
     print_line(f"{folder} still is {store.current}; the refused update is kept in {store.candidate}")
     print_line("What to do next:")
     print_line(f"  ser evaluate {folder} --data LABELLED --version candidate   look at it more closely")
     print_line(f"  ser learn {folder} --accept                                 use it as it is")
-    print_line("  the same command with a larger --memory, with more --epochs or a smaller --lr")
+    print_line(
+        "  the same command with a larger --memory or a smaller --lr; look at the labels of the new data"
+    )
     if max(change.count for change in fallen) < FEW:
         print_line("  --guard LABELLED, or a larger --memory: few samples were there to judge by")
+
+
+def describe_doubts(verdict: "Verdict") -> list[str]:
+    """A note about classes that lost more than the limit on too few samples."""
+    doubts = [
+        f"{change.label} {change.before:.1f} -> {change.after:.1f} % on {count_of(change.count, 'sample')}"
+        for change in verdict.doubtful
+    ]
+    if not doubts:
+        return []
+    return [
+        f"more than {verdict.max_drop:g} points were lost by {join_names(doubts)}, but that may be chance; "
+        "--guard LABELLED would tell"
+    ]
 
 
 def describe_update(about: dict[str, Any]) -> str:

@@ -39,6 +39,8 @@ class ChangeAbout(Checked):
     count: int = Count
     before: float | None
     after: float
+    lost: int | None = Field(None, ge=0)
+    gained: int | None = Field(None, ge=0)
 
 
 class About(Checked):
@@ -102,8 +104,7 @@ def misfits_of(model: dict[str, Any]) -> str:
         budget = Budget.parse(str(model["plan"].get("learner", {}).get("memory")))
     except ConfigError as error:
         return str(error)
-    room = budget.samples if budget.samples is not None else budget.bytes
-    if model["capacity"] > max(room or 0, 1):
+    if model["capacity"] > max(budget.largest, 1):
         return f"capacity: {model['capacity']} samples in a memory of {budget}"
     if not len(model["mean"]) == len(model["std"]) == [*model["shape"], 0][0]:
         return f"mean and std: {len(model['mean'])} and {len(model['std'])} values for {model['shape']}"

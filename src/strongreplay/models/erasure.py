@@ -1,9 +1,9 @@
 """Erasure: remove samples from every version of a model, so that none of its files holds them any more.
 
-It removes pixels or features, encoded files, stored logits and sources. Samples are selected by id, path or
-label. Samples with equal pixels are removed too, otherwise the image would still be stored. No random numbers
-are drawn, and the other samples keep their order. Weights that were trained on the samples do not change, and
-copies of the folder are not touched.
+It removes pixels or features, encoded files, stored logits, digests and sources. Samples are selected by id,
+path or label. Samples with equal pixels are removed too, otherwise the image would still be stored. No random
+numbers are drawn, and the other samples keep their order. Weights that were trained on the samples do not
+change, and copies of the folder are not touched.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -29,6 +29,7 @@ from strongreplay.models.memory_view import (
     samples_of,
 )
 from strongreplay.models.samples import Origin
+from strongreplay.models.seen import prints_of
 from strongreplay.models.store import WORK, Store
 from strongreplay.storage import files
 
@@ -157,6 +158,16 @@ def lies_in(source: str, place: str) -> bool:
 
 def without(tree: Any, found: ErasedSamples) -> Any:
     """A copy of a part without the samples; None if it holds none of them."""
+    if "learnt" in tree:
+        learnt = tree["learnt"][~torch.isin(tree["learnt"], prints_of(found.pictures))]
+        shorter = tree | {"learnt": learnt}
+        rest = without_rows(shorter, found)
+        return shorter if rest is None and len(learnt) < len(tree["learnt"]) else rest
+    return without_rows(tree, found)
+
+
+def without_rows(tree: Any, found: ErasedSamples) -> Any:
+    """The same for the rows of a part."""
     packed = tree["samples"]
     if packed is None:
         return None

@@ -40,8 +40,7 @@ class HeldOut:
 
     def cut_to(self, room: int) -> "HeldOut":
         """At most `room` samples: one of each class, then a second of each, and so on, in stored order."""
-        order = np.lexsort((self.keys.numpy(), ranks(self.columns, self.keys).numpy()))[:room]
-        return self.take(torch.from_numpy(np.sort(order)))
+        return self.take(balanced_order(self.columns, self.keys)[:room].sort().values)
 
 
 def check_labels(columns: Tensor, num_labels: int, where: str) -> None:
@@ -62,6 +61,11 @@ def choose_held_out(columns: Tensor, share: float, generator: torch.Generator) -
     counts = (sizes * share).round().long()
     counts = torch.where(sizes >= ENOUGH, counts.clamp(min=1), counts).minimum(sizes - 1) * (share > 0)
     return ranks(columns, keys) < counts[columns], keys
+
+
+def balanced_order(columns: Tensor, keys: Tensor) -> Tensor:
+    """(N,) rows: the lowest key of each class, then the second of each, and so on."""
+    return torch.from_numpy(np.lexsort((keys.numpy(), ranks(columns, keys).numpy())))
 
 
 def ranks(columns: Tensor, keys: Tensor) -> Tensor:

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from strongreplay.data.user_data import Chunk, read_chunk
+from strongreplay.data.user_data import Chunk, Label, read_chunk
 from strongreplay.errors import ConfigError
 from strongreplay.models.build import first_model
 from strongreplay.models.clean_up import finish_last_update
-from strongreplay.models.gate import Change, Verdict
+from strongreplay.models.gate import LEVEL, Change, Verdict, not_learnt
 from strongreplay.models.memory_view import first_free_id
 from strongreplay.models.model import Model
 from strongreplay.models.parts import model_of, parts_of, sample_bytes
@@ -29,7 +29,7 @@ from strongreplay.storage.records import fingerprint
 from strongreplay.training.events import Listener, Listeners
 from strongreplay.training.trainer import report_loading
 
-MAX_DROP = 10.0  # points; with the few samples of a small memory, one more error must not matter
+MAX_DROP = 10.0  # points
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,7 @@ class LearnRequest:
     side: int | None = None
     channels: int | None = None
     max_drop: float = MAX_DROP
+    level: float = LEVEL  # of the test that a loss is no chance; 1: the limit decides alone
     accept: bool = False  # ignore the gate
     again: bool = False  # learn the same data again
     restart: bool = False  # discard a stopped update
@@ -115,7 +116,7 @@ class StoredUpdate:
         update = Update(self.model, self.chunk, guard, listeners=[self.listener], checkpoints=checkpoints)
         with update.trainer.reported():
             update.train()
-            report = update.finish(order.max_drop)
+            report = update.finish(order.max_drop, order.level)
         seconds = time.perf_counter() - began
         about = describe(self.model, self.chunk, report, self.name, seconds) | {"guard": judged_by}
         about |= store.policy(order.keep)
@@ -153,7 +154,7 @@ class StoredUpdate:
         same = (candidate.about["lesson"], candidate.about.get("guard")) == (self.name, judged_by)
         if not same or self.order.again:
             return None
-        verdict = verdict_of(candidate.about, self.order.max_drop)
+        verdict = verdict_of(candidate.about, self.order.max_drop, self.order.level)
         report = Report(
             verdict, {}, (), 0, 0, [], ("the candidate of the same data, which was refused before",)
         )
@@ -185,6 +186,7 @@ def describe(model: Model, chunk: Chunk, report: Report, lesson: str, seconds: f
         "changes": [asdict(change) for change in report.verdict.changes],
         "fresh": [[label, *counts] for label, counts in report.fresh.items()],
         "max_drop": report.verdict.max_drop if isfinite(report.verdict.max_drop) else None,
+        "level": report.verdict.level,
         "notes": list(report.notes),
         "terms": report.terms,
         "seconds": seconds,
@@ -194,8 +196,18 @@ def describe(model: Model, chunk: Chunk, report: Report, lesson: str, seconds: f
     }
 
 
-def verdict_of(about: Mapping[str, Any], max_drop: float | None = None) -> Verdict:
-    """The verdict on an update, from its description; `max_drop` replaces the limit."""
+def verdict_of(
+    about: Mapping[str, Any], max_drop: float | None = None, level: float | None = None
+) -> Verdict:
+    """The verdict on an update, from its description; `max_drop` and `level` replace its own."""
     changes = tuple(Change(**change) for change in about["changes"])
     limit = about["max_drop"] if max_drop is None else max_drop
-    return Verdict(changes, inf if limit is None else limit)
+    # Version 0.1 had no test: the limit decided alone.
+    level = about.get("level", 1.0) if level is None or "level" not in about else level
+    return Verdict(changes, inf if limit is None else limit, level)
+
+
+def labels_not_learnt(about: Mapping[str, Any]) -> list[Label]:
+    """The new classes that an update did not learn, from its description."""
+    fresh = {label: (right, count) for label, right, count in about["fresh"]}
+    return not_learnt(about["new_labels"], fresh, len(about["labels"]))

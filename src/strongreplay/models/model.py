@@ -1,7 +1,7 @@
 """Model: a classifier that is kept up to date, with everything that a later update needs."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
@@ -34,6 +34,7 @@ class Model:
     view: View  # of training images
     num_updates: int = 0
     next_id: int = 1  # the id of the next sample that arrives
+    learnt: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))  # see `models.seen`
     whole: bool = True  # False: it can predict, but not learn
 
     @property

@@ -14,8 +14,7 @@ from strongreplay.models.build import new_model
 from strongreplay.models.check import refuses_misfits
 from strongreplay.models.held_out import HeldOut, check_labels
 from strongreplay.models.model import Model
-from strongreplay.models.settings import make_settings
-from strongreplay.storage.records import flatten
+from strongreplay.models.settings import stored_settings
 
 Parts = dict[str, Any]
 TO_ANSWER = ("model", "net", "method")
@@ -46,6 +45,8 @@ def sample_parts(model: Model) -> Parts:
     held, memory = model.held, model.memory
     samples = model.samples.pack(held.images, held.ids)
     parts: Parts = {"held": {"samples": samples, "columns": held.columns, "keys": held.keys}}
+    if len(model.learnt):
+        parts["held"]["learnt"] = model.learnt
     if memory is None:
         return parts
     parts["memory"] = {"samples": None, "columns": {}, "extra": memory.get_extra_state()}
@@ -59,18 +60,18 @@ def sample_parts(model: Model) -> Parts:
 def sample_bytes(model: Model) -> dict[str, int]:
     """Bytes of replayed and held-out samples on disk."""
     parts = sample_parts(model)
-    return {name: tree_bytes(part) - tree_bytes(part.get("extra")) for name, part in parts.items()}
+    beside = ("extra", "learnt")
+    return {
+        name: tree_bytes({key: tree for key, tree in part.items() if key not in beside})
+        for name, part in parts.items()
+    }
 
 
 @refuses_misfits
 def model_of(parts: Mapping[str, Any], device: torch.device, own_net: nn.Module | None = None) -> Model:
     """The inverse of `parts_of`; without memory and held-out samples the model can only predict."""
     about = parts["model"]
-    settings, labels, shape = (
-        make_settings(flatten(about["plan"])),
-        list(about["labels"]),
-        tuple(about["shape"]),
-    )
+    settings, labels, shape = stored_settings(about["plan"]), list(about["labels"]), tuple(about["shape"])
     fixed = settings.learner.classes
     num_classes = len(fixed) if fixed is not None else len(labels)
     model = new_model(
@@ -90,6 +91,7 @@ def model_of(parts: Mapping[str, Any], device: torch.device, own_net: nn.Module 
         images, ids = model.samples.unpack(held["samples"])
         model.held = HeldOut(images, held["columns"], held["keys"], ids)
         model.held.check(len(labels))
+        model.learnt = held.get("learnt", model.learnt).to(torch.int64).flatten()
     return model
 
 

@@ -5,7 +5,6 @@ import torch
 from strongreplay.errors import ConfigError
 from strongreplay.models.model import Model
 from strongreplay.models.parts import sample_bytes
-from strongreplay.sampling import draw_distinct
 
 HELD_BYTES = 16  # of a held-out sample in addition to its image: class and key
 
@@ -20,7 +19,7 @@ def make_room(model: Model, image_bytes: int) -> int:
     def capacity_for(row_bytes: dict[str, int]) -> int:
         return budget.replay_room(sum((row_bytes | {"images": image_bytes}).values()), hold)
 
-    if memory is not None and budget.samples is not None:
+    if memory is not None and budget.bytes is None:
         resize(model, budget.replay_room(1, hold))
     elif memory is not None:
         memory.fit(capacity_for)
@@ -35,10 +34,10 @@ def resize(model: Model, capacity: int) -> None:
 
 
 def drop_rows_over_budget(model: Model, generator: torch.Generator) -> None:
-    """Drop random rows until all fit the budget; needed because encoded images differ in size."""
+    """Drop rows until all fit the budget; needed because encoded images differ in size."""
     limit, memory = model.settings.budget.bytes, model.memory
     if limit is None or model.settings.learner.store == "raw" or memory is None:
         return
     while (used := sum(sample_bytes(model).values())) > limit and len(memory) > 1:
         fitting = max(1, int(len(memory) * limit / used) - 1)
-        memory.keep(draw_distinct(len(memory), fitting, generator).sort().values)
+        memory.shrink(fitting, generator)

@@ -10,21 +10,42 @@ from strongreplay.data.codec import Codec
 from strongreplay.data.user_data import Label
 from strongreplay.errors import ConfigError
 from strongreplay.methods import METHODS, MethodConfig, method_row
-from strongreplay.models.budget import Budget
+from strongreplay.models.budget import DEFAULT_MEMORY, Budget
 from strongreplay.storage.records import flatten
 from strongreplay.training.settings import NetConfig, Section, TrainConfig, build_sections, net_faults
 
 OWN = "own"  # the name of a net that is not in NETS: the user passes it to `Learner`
-DEFAULTS: dict[str, Any] = {"train.lr": 0.03, "train.epochs": 20}
+DEFAULTS: dict[str, Any] = {"train.lr": 0.03, "train.epochs": 20, "learner.sampling": "balanced"}
+# Models of version 0.1 have no such settings; they go on as they were.
+UNSET: dict[str, Any] = {"learner.sampling": None, "learner.correction": None}
 # Chunks are small, so the learning rate is small; SER's consistency term has a larger weight than in runs.
 DEFAULTS_OF: dict[str, dict[str, Any]] = {"ser": {"method.alpha": 0.5}}
-CHANGEABLE = ("learner.memory", "learner.val", "train.")  # settings that a later update can change
+CHANGEABLE = (
+    "learner.memory",
+    "learner.val",
+    "learner.sampling",
+    "learner.correction",
+    "train.",
+)  # settings that a later update can change
+
+
+FIXED = ("train.first_epochs",)  # it belongs to the first update
+IGNORED = {"train.keep_momentum": "every update of a kept model starts without momentum; leave it out"}
 
 
 class LearnerConfig(Section):
+    added = frozenset({"sampling", "correction"})
     method: str = Field("ser", description="method of training")
-    memory: int | str = Field(500, description="samples to keep, or bytes: 20MB; one fifth is held out")
+    memory: int | str = Field(
+        DEFAULT_MEMORY, description="samples or bytes to keep, 500 or 20MB, or both; one fifth is held out"
+    )
+    sampling: Literal["balanced"] | None = Field(
+        None, description="balanced: each sample once, as many of each class; none: reservoir, as in runs"
+    )
     val: float = Field(0.1, ge=0, lt=1, description="share of each chunk that is held out for testing")
+    correction: int | None = Field(
+        None, ge=1, description="epochs of training the head alone, on the memory, after an update"
+    )
     store: Codec = Field("raw", description="how images are kept on disk: raw pixels, png or jpeg")
     augment: Literal["auto", "none", "crop", "crop-flip"] = Field(
         "auto", description="augmentation of training images; auto: crop-flip for colour, none for grey"
@@ -74,11 +95,11 @@ class ModelSettings:
         held, method = flatten(self.to_dict()), settings.get("learner.method", self.learner.method)
         if method != self.learner.method:  # checked first: another method has other settings
             raise ConfigError(fixed_as("learner.method", self.learner.method, method))
-        other = make_settings(held | dict(settings))
+        other = make_settings(UNSET | held | dict(settings))
         faults = [
             fixed_as(key, held[key], value)
             for key, value in flatten(other.to_dict()).items()
-            if value != held.get(key) and not key.startswith(CHANGEABLE)
+            if value != held.get(key) and (key in FIXED or not key.startswith(CHANGEABLE))
         ]
         if faults:
             raise ConfigError("\n".join(faults))
@@ -87,6 +108,13 @@ class ModelSettings:
 
 def fixed_as(key: str, held: object, given: object) -> str:
     return f"{key} was fixed as {held!r} when the model was made, got {given!r}; leave it out"
+
+
+def stored_settings(plan: Mapping[str, Any]) -> ModelSettings:
+    """The settings that a version holds."""
+    return make_settings(
+        UNSET | {key: value for key, value in flatten(dict(plan)).items() if key not in IGNORED}
+    )
 
 
 def make_settings(settings: Mapping[str, Any]) -> ModelSettings:
@@ -103,6 +131,7 @@ def make_settings(settings: Mapping[str, Any]) -> ModelSettings:
     }  # fmt: skip
     defaults = {"net.name": "auto"} | DEFAULTS | DEFAULTS_OF.get(name, {})
     built, faults = build_sections(sections, defaults | dict(settings))
+    faults += [f"{key} has no effect here: {why}" for key, why in IGNORED.items() if settings.get(key)]
     if isinstance(net := built.get("net"), NetConfig) and net.name not in ("auto", OWN):
         faults += net_faults(net)
     if faults:

@@ -13,7 +13,20 @@ from torch import Tensor
 
 from strongreplay.data.user_data import Chunk, Label
 from strongreplay.errors import DataError, RunError
-from strongreplay.models.gate import GUARD, HELD_OUT, Tally, Verdict, compare, count_right
+from strongreplay.models.complete import complete_logits
+from strongreplay.models.correct import correction_phases
+from strongreplay.models.gate import (
+    GUARD,
+    HELD_OUT,
+    LEVEL,
+    Marks,
+    Tally,
+    Verdict,
+    compare,
+    count_right,
+    mark_answers,
+    not_learnt,
+)
 from strongreplay.models.guard import usable_guard
 from strongreplay.models.held_out import HeldOut, choose_held_out
 from strongreplay.models.labels import check_all_known, columns_of, with_new_labels
@@ -21,6 +34,7 @@ from strongreplay.models.model import Model
 from strongreplay.models.old_states import with_ids
 from strongreplay.models.room import drop_rows_over_budget, make_room
 from strongreplay.models.samples import origins_of
+from strongreplay.models.seen import compare_with_past, rank_samples
 from strongreplay.protocol import Split, Task, derive_generator
 from strongreplay.storage import files
 from strongreplay.storage.state import read_newest
@@ -43,6 +57,7 @@ class Report:
     num_held: int
     terms: list[dict[str, float]]  # of the loss, one entry per epoch
     notes: tuple[str, ...]
+    not_learnt: tuple[Label, ...] = ()  # new classes that are recognised no better than by a guess
 
 
 def update_checkpoints(folder: Path, name: str) -> Checkpoints:
@@ -66,13 +81,24 @@ class Update:
                 f"the model takes samples of shape {model.shape}, got {tuple(chunk.inputs.shape[1:])}; "
                 "read them with this shape"
             )
-        self.model, self.chunk, self.known, self.kept = model, chunk, tuple(model.labels), model.held
-        self.ids = torch.arange(model.next_id, model.next_id + len(chunk))
-        model.next_id += len(chunk)
+        seen = compare_with_past(model, chunk)
+        self.seen, self.chunk = (
+            (seen.take(~seen.held), chunk.take(~seen.held)) if seen.held.any() else (seen, chunk)
+        )
+        self.model, self.known, self.kept = model, tuple(model.labels), model.held
+        self.ids = torch.arange(model.next_id, model.next_id + len(self.chunk))
+        model.next_id += len(self.chunk)
         self.guard, self.notes = self.check_guard(guard)
-        self.before = self.tallies() if model.num_updates else {}
+        self.notes += seen.notes()
+        self.before = self.judge() if model.num_updates else {}
         columns = self.add_labels([*chunk.labels, *announced])
         train = self.hold_out(columns)
+        if model.memory is not None and model.settings.learner.sampling == "balanced":
+            learnt = self.learnt
+            order = rank_samples(
+                model, self.chunk.take(learnt), self.ids[learnt], columns[learnt], self.seen.prints[learnt]
+            )
+            model.memory.prefer(order)
         self.held_room = make_room(model, model.samples.image_bytes(chunk.inputs))
         classes = tuple(train.labels.unique().tolist())
         self.task = Task(model.num_updates, classes, train, train.take(torch.empty(0, dtype=torch.int64)))
@@ -86,6 +112,7 @@ class Update:
             checkpoints=checkpoints,
             name="update",
             num_tasks=model.num_updates + 1,
+            further_phases=lambda: correction_phases(model, self.columns_of_ids),
         )
         self.trainer.index = model.num_updates
         self.terms: list[dict[str, float]] = []
@@ -104,12 +131,14 @@ class Update:
         return columns_of(self.chunk.labels, model.labels)
 
     def hold_out(self, columns: Tensor) -> Split:
-        """The samples to train on; a share of each class is held out in `fresh`."""
-        inputs, share = self.chunk.inputs, self.model.settings.learner.val
-        held, keys = choose_held_out(columns, share, self.generator("held out"))
-        self.fresh = HeldOut(inputs[held], columns[held], keys[held], self.ids[held])
+        """The samples to train on; of those met for the first time, a share of each class is held out."""
+        inputs, share, new = self.chunk.inputs, self.model.settings.learner.val, self.seen.new
+        chosen, keys = choose_held_out(columns[new], share, self.generator("held out"))
+        held = new.nonzero().flatten()[chosen]
+        self.fresh = HeldOut(inputs[held], columns[held], keys[chosen], self.ids[held])
+        self.learnt = torch.ones(len(columns), dtype=torch.bool).index_fill(0, held, False)
         split = Split(inputs, columns, self.ids)
-        return split.take(~held) if held.any() else split
+        return split.take(self.learnt) if len(held) else split
 
     def train(self, forget: str = "forget it with --restart") -> None:
         """Train, starting from the newest checkpoint if there is one.
@@ -136,38 +165,50 @@ class Update:
                 files.remove_quietly(checkpoints.folder)
             raise
 
-    def finish(self, max_drop: float) -> Report:
+    def finish(self, max_drop: float, level: float = LEVEL) -> Report:
         """Judge the trained model, and add the new held-out samples."""
         model, fresh = self.model, self.fresh
+        if model.memory is not None and model.settings.learner.sampling == "balanced":
+            complete_logits(model)
         model.num_updates += 1
-        after = self.tallies()
+        after = self.judge()
         changes = [
             change
-            for where, tally in after.items()
-            for change in compare(self.before.get(where, {}), tally, self.known, where)
+            for where, marks in after.items()
+            for change in compare(self.before.get(where, {}), marks, self.known, where)
         ]
-        judged, new = self.tally(fresh) if len(fresh) else {}, set(self.chunk.labels) - set(self.known)
+        arrived = set(self.chunk.labels) - set(self.known)
+        new = tuple(label for label in model.labels if label in arrived)
+        judged = count_right(self.mark(fresh)) if len(fresh) else {}
         self.remember()
         return Report(
-            Verdict(tuple(changes), max_drop),
+            Verdict(tuple(changes), max_drop, level),
             judged,
-            tuple(label for label in model.labels if label in new),
+            new,
             len(self.task.train),
             len(fresh),
             self.terms,
             tuple(self.notes),
+            tuple(not_learnt(new, judged, len(model.labels))),
         )
 
-    def tallies(self) -> dict[str, Tally]:
-        """Tallies on the held-out samples of earlier chunks, and on the guard set."""
-        found = {HELD_OUT: self.tally(self.kept)} if len(self.kept) else {}
+    def columns_of_ids(self, ids: Tensor) -> Tensor:
+        """(N,) the columns of samples of the memory or of the chunk."""
+        new = dict(zip(self.ids.tolist(), self.chunk.labels, strict=True))
+        old = self.model.samples.origins
+        labels = [new[number] if number in new else old[number].label for number in ids.tolist()]
+        return columns_of(labels, self.model.labels)
+
+    def judge(self) -> dict[str, Marks]:
+        """Which answers are right, on the held-out samples of earlier chunks and on the guard set."""
+        found = {HELD_OUT: self.mark(self.kept)} if len(self.kept) else {}
         if self.guard:
-            found[GUARD] = count_right(self.model.answers(self.guard.inputs), self.guard.labels)
+            found[GUARD] = mark_answers(self.model.answers(self.guard.inputs), self.guard.labels)
         return found
 
-    def tally(self, held: HeldOut) -> Tally:
+    def mark(self, held: HeldOut) -> Marks:
         labels = [self.model.labels[column] for column in held.columns.tolist()]
-        return count_right(self.model.answers(held.images), labels)
+        return mark_answers(self.model.answers(held.images), labels)
 
     def check_guard(self, guard: Chunk | None) -> tuple[Chunk | None, list[str]]:
         if guard is None:
@@ -179,6 +220,7 @@ class Update:
         """Fit the kept samples into the budget, and store the origin of each."""
         model = self.model
         model.held = self.kept.joined(self.fresh).cut_to(self.held_room)
+        model.learnt = torch.cat([model.learnt, self.seen.prints[self.learnt]]).unique()
         model.samples.origins |= origins_of(self.chunk, self.ids.tolist(), model.num_updates)
         for images, ids in model.kept_samples():
             model.samples.apply_loss(images, ids)

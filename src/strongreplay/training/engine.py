@@ -127,14 +127,14 @@ class PhaseLoop:
         order = self.draw_order()
         rows, places = order.to(self.device), order.to(data.labels.device)
         labels = data.labels.index_select(0, places).to(self.device)
-        rows_of, places_of, labels_of = (
-            part.split(self.size)[progress.step : self.num_steps] for part in (rows, places, labels)
+        rows_of, places_of, labels_of, order_of = (
+            part.split(self.size)[progress.step : self.num_steps] for part in (rows, places, labels, order)
         )
         streamed = stream_batches(data.inputs, places_of, self.device)
-        for of_batch, here, known, images in zip(rows_of, places_of, labels_of, streamed, strict=True):
+        for of_batch, on_host, known, images in zip(rows_of, order_of, labels_of, streamed, strict=True):
             if self.rate:
                 set_rate(optimizer, self.rate(progress.epoch, progress.step / self.num_steps))
-            ids = None if data.ids is None else data.ids.index_select(0, here).to(self.device)
+            ids = None if data.ids is None else data.ids.index_select(0, on_host)
             terms = self.phase.observe(Batch(of_batch, images, self.view(images), known, ids), optimizer)
             progress.steps.append(terms)
             progress.step += 1

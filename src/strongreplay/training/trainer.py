@@ -59,12 +59,14 @@ class Trainer:
         name: str = "",
         num_tasks: int = 1,
         ranks: Ranks | None = None,
+        further_phases: Callable[[], list[Phase]] = list,
     ) -> None:
         self.ranks = ranks or Ranks()  # the processes that train together; usually this one alone
         self.method, self.view, self.plain_view, self.train = method, view, plain_view, train
         self.generators, self.checkpoints = generators, checkpoints
         self.listener = Listeners(listeners)
         self.name, self.num_tasks = name, num_tasks
+        self.further_phases = further_phases  # after those of the method
         self.device = next(method.parameters()).device
         self.precision = Precision(train, self.device)
         self.index = 0  # the index of the task
@@ -104,7 +106,7 @@ class Trainer:
         return progress.history
 
     def phases_left(self, task: Task, current: str) -> list[Phase]:
-        phases = self.method.phases(task)
+        phases = [*self.method.phases(task), *self.further_phases()]
         names = [phase.name for phase in phases]
         if len(set(names)) < len(names):
             raise RunError(f"{type(self.method).__name__}.phases: names must differ, got {', '.join(names)}")

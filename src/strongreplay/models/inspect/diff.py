@@ -11,7 +11,7 @@ from torch import Tensor
 from strongreplay.data.archives import OnProgress
 from strongreplay.data.user_data import Label
 from strongreplay.models.check import refuses_misfits
-from strongreplay.models.gate import HELD_OUT, Change, compare, count_right
+from strongreplay.models.gate import HELD_OUT, Change, compare, mark_answers
 from strongreplay.models.memory_view import KINDS, all_images, digests_of, read_parts, samples_of
 from strongreplay.models.parts import TO_ANSWER, model_of
 from strongreplay.models.settings import OWN
@@ -102,7 +102,7 @@ def compare_accuracy(old: Parts, new: Parts, progress: OnProgress) -> tuple[list
 
     for parts in (old, new):
         model = model_of({part: parts[part] for part in TO_ANSWER}, torch.device("cpu"))
-        tallies.append(count_right(model.answers(images, advance), labels))
+        tallies.append(mark_answers(model.answers(images, advance), labels))
     changes = compare(tallies[0], tallies[1], labels, HELD_OUT)
     return sorted(changes, key=lambda change: -change.drop), None
 

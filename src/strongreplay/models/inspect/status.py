@@ -93,7 +93,8 @@ class ModelStatus:
         plain = asdict(self, dict_factory=lambda pairs: {RENAMED.get(key, key): v for key, v in pairs})
         plain["memory"]["held-out"] = plain["memory"].pop("held_out")
         for change in (plain["candidate"] or {"fallen": ()})["fallen"]:
-            del change["count"]
+            for key in ("count", "lost", "gained"):
+                del change[key]
         return plain
 
 
