@@ -33,7 +33,7 @@ def children(process: int) -> list[int]:
 
 
 class KillsAnother(Listener):
-    """Ends the other process of the run after so many steps."""
+    """Ends the last process of the run after so many steps."""
 
     def __init__(self, after: int) -> None:
         self.left, self.killed_at = after, 0.0
@@ -73,10 +73,10 @@ def test_a_killed_rank_ends_all_and_the_run_resumes_to_the_same_results(tmp_path
     assert not record_path(tmp_path, config.to_dict()).exists()
     assert checkpoints(place)
 
-    # Resumed by two ranks of this process; the other one is killed.
+    # Resumed by three ranks, this process and two more; the last one is killed.
     listener, before = KillsAnother(after=5), children(os.getpid())
     with pytest.raises(RunError, match=r"ended by SIGKILL.*resumes from the last checkpoint"):
-        run(config, out=tmp_path, resume=True, checkpoint_every="2", devices=2, listeners=[listener])
+        run(config, out=tmp_path, resume=True, checkpoint_every="2", devices=3, listeners=[listener])
     assert time.monotonic() - listener.killed_at < 20
     assert children(os.getpid()) == before
 
