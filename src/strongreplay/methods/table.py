@@ -387,5 +387,17 @@ METHOD_ROWS: dict[str, MethodRow] = {
             passes="1 / 1 on B + m",
             look=25,
         ),
+        MethodRow(
+            "mer",
+            "MER",
+            ".mer:MER",
+            family="replay",
+            about="steps on single samples of stream and memory, then a part of the way (Reptile)",
+            paper="Riemer et al. 2019",
+            keeps="memory",
+            cost=100,
+            passes="(k + 1) s / (k + 1) s on single samples, for each sample of B",
+            look=26,
+        ),
     )
 }
