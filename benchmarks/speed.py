@@ -94,6 +94,7 @@ BARE = {
     "clser": Bare(((2, 1),), free=(1, 1), distances=1),
     "tamil": Bare(((1, 1, 1),), free=(1,), distances=1),
     "er-ace": Bare(((1, 1),)),
+    "scommer": Bare(((1, 1),), free=(1,), distances=1),
     "mir": Bare(((1,), (1,)), free=(CANDIDATES, CANDIDATES)),
     # All ten classes are in every task here, so no future columns are left, and nothing is contrasted.
     "xder": Bare(((1, 2, 1),), distances=1),

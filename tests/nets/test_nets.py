@@ -1,11 +1,14 @@
 """Parameter counts of the published nets, their shapes, and seeded initial weights."""
 
+from typing import Any
+
 import pytest
 import torch
 from support.tiny_stream import weights
 
 from strongreplay.errors import ConfigError
 from strongreplay.nets import NETS, build_net
+from strongreplay.protocol import derive_generator
 
 
 def count(name: str, shape: tuple[int, ...], num_classes: int, **options: object) -> int:
@@ -78,3 +81,15 @@ def test_cnn_learns_from_any_image_size_and_has_the_stated_size() -> None:
     assert net(torch.rand(3, 1, 28, 28)).shape == (3, 10)
     odd = build_net("cnn", (3, 7, 7), 4, torch.Generator(), width=4)
     assert odd.features(torch.rand(2, 3, 7, 7)).shape == (2, 16)
+
+
+def test_resnet_is_its_stem_its_stages_and_its_pooling_one_after_another() -> None:
+    net: Any = build_net("resnet18", (3, 8, 8), 10, derive_generator(0, "net"), width=8)
+    inputs = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    maps = net.eval().body.begin(inputs)
+    shapes = []
+    for stage in net.body.stages:
+        maps = stage(maps)
+        shapes.append(tuple(maps.shape[1:]))
+    assert shapes == [(8, 8, 8), (16, 4, 4), (32, 2, 2), (64, 1, 1)]
+    assert torch.equal(net.body.pool(maps), net.features(inputs))

@@ -399,5 +399,19 @@ METHOD_ROWS: dict[str, MethodRow] = {
             passes="(k + 1) s / (k + 1) s on single samples, for each sample of B",
             look=26,
         ),
+        MethodRow(
+            "scommer",
+            "SCoMMER",
+            ".scommer:SCoMMER",
+            family="replay and distillation",
+            about="sparse activations, dropout of channels that other classes use, and an averaged net",
+            paper="Sarfraz et al. 2023",
+            keeps="memory, averaged net, counts of channels by class",
+            needs=("boundaries",),
+            grows=True,
+            cost=4,
+            passes="3 / 1, one without gradient",
+            look=27,
+        ),
     )
 }

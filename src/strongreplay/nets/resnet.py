@@ -26,6 +26,7 @@ class Block(nn.Module):
         super().__init__()
         self.conv1, self.norm1 = conv3x3(num_in, num_out, stride), nn.BatchNorm2d(num_out)
         self.conv2, self.norm2 = conv3x3(num_out, num_out), nn.BatchNorm2d(num_out)
+        self.inner, self.outer = nn.ReLU(), nn.ReLU()  # a method may replace them
         self.shortcut, self.pixel_step = nn.Sequential(), 1
         if stride != 1 or num_in != num_out:
             # With few channels the pixels are chosen first, and the convolution has no stride.
@@ -34,10 +35,11 @@ class Block(nn.Module):
             self.shortcut = nn.Sequential(conv, nn.BatchNorm2d(num_out))
 
     def forward(self, maps: Tensor) -> Tensor:
-        inner = F.relu(self.norm1(self.conv1(maps)))
+        inner = self.inner(self.norm1(self.conv1(maps)))
         if self.pixel_step > 1:
             maps = maps[:, :, :: self.pixel_step, :: self.pixel_step]
-        return F.relu(self.norm2(self.conv2(inner)) + self.shortcut(maps))
+        summed: Tensor = self.outer(self.norm2(self.conv2(inner)) + self.shortcut(maps))
+        return summed
 
 
 def layout_for(width: int) -> torch.memory_format:
@@ -46,7 +48,7 @@ def layout_for(width: int) -> torch.memory_format:
 
 
 class ResNetBody(nn.Module):
-    """Stem, four stages of two blocks, and global average pooling."""
+    """Stem, four stages of two blocks, and global average pooling, each callable by itself."""
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()
@@ -60,10 +62,16 @@ class ResNetBody(nn.Module):
             )
         )
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        inputs = inputs.contiguous(memory_format=self.layout)
-        maps: Tensor = self.stages(F.relu(self.norm(self.stem(inputs))))
+    def begin(self, inputs: Tensor) -> Tensor:
+        """The maps that the first of the stages takes."""
+        return F.relu(self.norm(self.stem(inputs.contiguous(memory_format=self.layout))))
+
+    def pool(self, maps: Tensor) -> Tensor:
+        """(B, D) features, from the maps of the last stage."""
         return maps.mean(dim=(2, 3))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.pool(self.stages(self.begin(inputs)))
 
 
 def resnet18(input_shape: tuple[int, ...], num_classes: int, width: int = 64) -> Classifier:
