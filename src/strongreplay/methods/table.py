@@ -413,5 +413,20 @@ METHOD_ROWS: dict[str, MethodRow] = {
             passes="3 / 1, one without gradient",
             look=27,
         ),
+        MethodRow(
+            "pass",
+            "PASS",
+            ".pass_:PASS",
+            family="regularisation",
+            about="prototypes with noise in place of images, quarter turns as classes, features held",
+            paper="Zhu et al. 2021",
+            keeps="a mean feature for each class, old net",
+            needs=("boundaries", "classes of each task"),
+            scenarios=DISJOINT,
+            refusal="needs disjoint classes per task",
+            cost=6,
+            passes="2 / 1 on four turns of B, one without gradient",
+            look=28,
+        ),
     )
 }
