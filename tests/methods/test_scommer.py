@@ -47,7 +47,8 @@ def test_rates_of_counts_by_hand(stream: Stream) -> None:
     usage = make(stream, alpha_layer=0.5, alpha_class=2.0).usage
     usage.counts = torch.tensor([0, 5, 10])
     usage.class_counts = torch.tensor([[0, 5, 10], [0, 0, 0]])
-    usage.refresh_layer(), usage.refresh_classes()
+    usage.refresh_layer()
+    usage.refresh_classes()
     assert usage.keep.tolist() == pytest.approx([1, 0.7788, 0.6065], abs=1e-4)
     assert usage.class_keep[0].tolist() == pytest.approx([0, 0.6321, 0.8647], abs=1e-4)
     assert torch.equal(usage.class_keep[1], torch.zeros(3))

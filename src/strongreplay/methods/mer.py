@@ -50,10 +50,10 @@ class MER(Method):
         super().__init__()
         self.net, self.config, self.view = net, config or MERConfig(), problem.train_view
         self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
-        self.weights = trainable(net)
+        self.weights: list[Tensor] = list(trainable(net))
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
-        self.weights, lr = trainable(self.net), float(optimizer.param_groups[0]["lr"])
+        self.weights, lr = list(trainable(self.net)), float(optimizer.param_groups[0]["lr"])
         size = len(batch) if self.config.algorithm == "batch" else 1
         losses, ids = [], batch.ids.split(size) if batch.ids is not None else [None] * len(batch)
         parts = zip(
