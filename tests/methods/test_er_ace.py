@@ -1,5 +1,6 @@
 """ER-ACE: which classes a stream batch competes with, and when it is ER or plain training."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from strongreplay.data.streams import Stream
+from strongreplay.methods import method_row
 from strongreplay.methods.er_ace import CLOSED, ERACE, ERACEConfig, open_classes
 from strongreplay.nets import Classifier
 from strongreplay.protocol import Batch, Problem, Split
@@ -112,3 +114,11 @@ def test_cosine_logits_do_not_depend_on_the_length_of_features_and_rows(stream: 
     assert method.predict(inputs).shape == (16, 8)
     method.observe(first_batch(stream), optimizer_of(method))
     assert method.seen.tolist() == [True] * 6 + [False] * 2
+
+
+def test_the_example_of_the_tutorial_gives_the_same_weights(stream: Stream) -> None:
+    path = Path(__file__).parents[2] / "examples" / "er_ace.py"
+    row = method_row(f"{path}:ERACE")
+    example = row.build(make_net(), make_problem(stream), row.config(memory_size=24))
+    learn(example, stream)
+    assert torch.equal(weights(example.net), final_weights("er-ace", stream))
