@@ -119,6 +119,6 @@ def test_cosine_logits_do_not_depend_on_the_length_of_features_and_rows(stream: 
 def test_the_example_of_the_tutorial_gives_the_same_weights(stream: Stream) -> None:
     path = Path(__file__).parents[2] / "examples" / "er_ace.py"
     row = method_row(f"{path}:ERACE")
-    example = row.build(make_net(), make_problem(stream), row.config(memory_size=24))
+    example = row.build(make_net(), make_problem(stream), row.config(**{"memory_size": 24}))
     learn(example, stream)
     assert torch.equal(weights(example.net), final_weights("er-ace", stream))
