@@ -13,13 +13,14 @@ from strongreplay.extensions import explain, installed, is_path, load_object
 from strongreplay.nets.classifier import Classifier, GrowingHead, seeded_init
 from strongreplay.nets.cnn import cnn
 from strongreplay.nets.features import FeatureNet, find_head, name_head, with_features
+from strongreplay.nets.linear import linear
 from strongreplay.nets.lvt import lvt
 from strongreplay.nets.mlp import mlp
 from strongreplay.nets.resnet import resnet18
 
 __all__ = [
-    "NETS", "Classifier", "FeatureNet", "GrowingHead", "NetRow", "build_net", "cnn", "find_head", "lvt",
-    "make_net", "mlp", "net_row", "resnet18", "seeded_init", "with_features",
+    "NETS", "Classifier", "FeatureNet", "GrowingHead", "NetRow", "build_net", "cnn", "find_head", "linear",
+    "lvt", "make_net", "mlp", "net_row", "resnet18", "seeded_init", "with_features",
 ]  # fmt: skip
 
 
@@ -38,6 +39,7 @@ NETS: dict[str, NetRow] = {
     "mlp": NetRow(mlp, 100, "two hidden layers of 100 ReLU units, for digits and MNIST", ("width", "bias")),
     "cnn": NetRow(cnn, 16, "three 3 x 3 layers with batch norm, for MNIST-sized images on a CPU"),
     "resnet18": NetRow(resnet18, 64, "ResNet18 with a 3 x 3 stem and no max-pool; width 20 suits a CPU"),
+    "linear": NetRow(linear, None, "a linear head alone, for features of a frozen backbone", ()),
     "lvt": NetRow(lvt, 64, "convolutional stem, attention with external keys, two heads; a reconstruction"),
 }
 
