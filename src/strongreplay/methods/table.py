@@ -107,7 +107,7 @@ METHOD_ROWS: dict[str, MethodRow] = {
             grows=True,
             cost=0.3,
             passes="1 / 0, one epoch",
-            look=21,
+            look=23,
         ),
         MethodRow(
             "slda",
@@ -120,7 +120,7 @@ METHOD_ROWS: dict[str, MethodRow] = {
             grows=True,
             cost=0.4,
             passes="1 / 0, one epoch",
-            look=22,
+            look=24,
         ),
         MethodRow(
             "er",
