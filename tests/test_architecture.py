@@ -12,6 +12,8 @@ import strongreplay
 ROOT = Path(strongreplay.__file__).parent
 MODULES = sorted(path for path in ROOT.rglob("*.py"))
 
+WEIGHTS = ROOT / "nets" / "published.py"  # the only file that reads those of torch.save, without code
+
 # Each room may import itself, those named here, and nothing else of this package.
 BASE = {"errors", "protocol"}
 ALLOWED: dict[str, set[str]] = {
@@ -22,7 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "sampling": set(),
     "memory": BASE | {"sampling"},
     "data": BASE | {"extensions", "storage"},
-    "nets": BASE | {"extensions"},
+    "nets": BASE | {"extensions", "storage"},
     "storage": {"errors", "metrics", ""},
     "methods": BASE | {"data", "extensions", "memory", "nets", "sampling"},
     "training": BASE | {"data", "extensions", "memory", "methods", "metrics", "nets", "storage"},
@@ -111,7 +113,8 @@ def test_no_pickle_no_cuda_calls_no_global_seeds_no_prints_outside_the_command_l
         "torch.manual_seed(",
         "np.random.seed",
     ):
-        assert word not in text, word
+        is_allowed = word == "torch.load(" and path == WEIGHTS and "weights_only=True" in text
+        assert word not in text or is_allowed, word
     if "cli" not in path.parts:
         calls = {
             n.func.id

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin  # type: ignore[import-untyped]
 from sklearn.utils.multiclass import check_classification_targets  # type: ignore[import-untyped]
@@ -20,6 +21,9 @@ from strongreplay.data.user_data import Chunk, Label, read_chunk, read_inputs
 from strongreplay.errors import DataError, RunError
 from strongreplay.models.budget import DEFAULT_MEMORY
 from strongreplay.models.build import first_model
+from strongreplay.models.choice import NetChoice
+from strongreplay.models.deployment import export_model
+from strongreplay.models.export import Exported
 from strongreplay.models.gate import ALL_OLD, LEVEL
 from strongreplay.models.inspect import (
     Evaluation,
@@ -72,11 +76,11 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         net: str | nn.Module = "auto",
-        method: str = "ser",
+        method: str = "auto",
         memory: int | str = DEFAULT_MEMORY,
         *,
         epochs: int = 20,
-        lr: float = 0.03,
+        lr: float | None = None,
         batch_size: int = 32,
         val: float = 0.1,
         augment: str = "auto",
@@ -119,9 +123,23 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         A loss counts if an exact McNemar test excludes chance at this level; with 1 every loss counts.
         """
-        shape = self.model_.shape if hasattr(self, "model_") else None
-        chunk = read_chunk(data, labels, shape=shape, side=self.side, channels=self.channels)
-        return self._learn(chunk, guard, max_drop, level=level)
+        return self._learn(self._read(data, labels), guard, max_drop, level=level)
+
+    def _read(self, data: object, labels: object, again: bool = False) -> Chunk:
+        """Read data for the model, or for a new one, whose net is chosen by the data."""
+        if hasattr(self, "model_") and not again:
+            model = self.model_
+            return read_chunk(data, labels, shape=model.shape, transform=model.reader)
+        self._choice: NetChoice | None = None
+        if not isinstance(self.net, nn.Module):
+            given = self._given()
+            make_settings(given)  # faults are told before the data are read
+            self._choice = NetChoice(given, find_device(self.device), self._tell)
+        return read_chunk(data, labels, side=self.side, channels=self.channels, choose=self._choice)
+
+    def _tell(self, text: str) -> None:
+        for listener in self.listeners:
+            listener.on_message(text)
 
     def _learn(
         self,
@@ -136,7 +154,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             {"learner.memory": settings.learner.memory, "learner.val": settings.learner.val}
             | {f"train.{key}": value for key, value in settings.train.model_dump().items()}
         )
-        held = read_chunk(guard, shape=model.shape) if guard is not None else None
+        held = read_chunk(guard, shape=model.shape, transform=model.reader) if guard is not None else None
         place = None if self.checkpoint is None else Path(self.checkpoint)
         base = getattr(self, "about_", {}).get("lesson")
         name = fingerprint({"base": base, "chunk": chunk.fingerprint, **model.settings.to_dict()})
@@ -150,6 +168,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             files.remove_quietly(place)
         if not report.verdict.passed:
             raise Refused(report)
+        self.__dict__.pop("_choice", None)
         self.model_, self.about_ = model, describe(model, chunk, report, name, 0.0)
         return report
 
@@ -167,9 +186,28 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         device = find_device(self.device)
         if hasattr(self, "model_"):
             return model_of(clone(parts_of(self.model_)), device, own)
-        return first_model(self._settings(), chunk, device, own)
+        chosen = getattr(self, "_choice", None)
+        model = first_model(self._settings(), chunk, device, own, chosen.backbone if chosen else None)
+        if chosen and chosen.reader:
+            model.reader = chosen.reader
+        return model
 
     def _settings(self) -> ModelSettings:
+        if hasattr(self, "model_"):
+            kept = self.model_.settings
+            own = {
+                "net.name": kept.net.name,
+                "learner.method": kept.learner.method,
+                "net.tune": kept.net.tune,
+            }
+            return make_settings(
+                self._given() | {key: value for key, value in own.items() if value is not None}
+            )
+        chosen: NetChoice | None = getattr(self, "_choice", None)
+        return make_settings(chosen.settings if chosen else self._given())
+
+    def _given(self) -> dict[str, Any]:
+        """The settings as the user gave them."""
         classes = None if self.classes is None else [plain(label) for label in self.classes]
         settings = {
             "net.name": OWN if isinstance(self.net, nn.Module) else self.net,
@@ -185,7 +223,9 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             "train.lr": self.lr,
             "train.batch_size": self.batch_size,
         }
-        return make_settings(settings | dict(self.settings or {}))
+        if self.lr is None:  # 0.03, or 1 for a head on features of a frozen backbone
+            del settings["train.lr"]
+        return settings | dict(self.settings or {})
 
     # The interface of scikit-learn
 
@@ -211,8 +251,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if y is not None and are_features(X):  # features are validated by scikit-learn
             X, y = validate_data(self, X, y, reset=reset, dtype=np.float32)
             check_classification_targets(y)
-        shape = self.model_.shape if hasattr(self, "model_") and not reset else None
-        return read_chunk(X, y, shape=shape, side=self.side, channels=self.channels)
+        return self._read(X, y, again=reset)
 
     def predict(self, X: object) -> NDArray[Any]:
         """The label of each sample."""
@@ -227,7 +266,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def evaluate(self, data: object, labels: object = None, *, against: str | None = None) -> Evaluation:
         """Correct predictions and samples by class; `against` names a stored version to compare with."""
         check_is_fitted(self, "model_")
-        chunk = read_chunk(data, labels, shape=self.model_.shape)
+        chunk = read_chunk(data, labels, shape=self.model_.shape, transform=self.model_.reader)
         answers = collect_answers(getattr(self, "version_", "this learner"), self.model_, chunk)
         if against is None:
             return Evaluation(answers)
@@ -237,7 +276,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _scores(self, X: object) -> Tensor:
         check_is_fitted(self, "model_")
         if isinstance(X, str | Path):
-            inputs = read_chunk(X, shape=self.model_.shape).inputs
+            inputs = read_chunk(X, shape=self.model_.shape, transform=self.model_.reader).inputs
         else:
             if len(self.model_.shape) == 1 and are_features(X):
                 X = validate_data(self, X, reset=False, dtype=np.float32)
@@ -314,6 +353,12 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if len(model.shape) == 1:
             learner.n_features_in_ = model.shape[0]
         return learner
+
+    def export(self, path: str | Path) -> Exported:
+        """Write the model as one ONNX file, after onnxruntime gives the same logits as PyTorch."""
+        check_is_fitted(self, "model_")
+        images = torch.cat([images for images, _ in self.model_.kept_samples()])
+        return export_model(self.model_, Path(path), images[:100], version=getattr(self, "version_", "-"))
 
     # Information from the folder, which holds the last saved version, without later updates
 

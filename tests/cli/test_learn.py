@@ -233,7 +233,7 @@ def test_a_guard_that_is_learnt_too_is_pointed_out(ser: Ser, photos: Path, state
 def test_help_tells_what_happens_without_an_option(ser: Ser) -> None:
     told = " ".join(ser("learn", "--help").out.split())
     for piece in (
-        "[default: (ser)]",
+        "[default: (auto)]",
         "[default: (5000,64MB)]",
         "[default: (10)]",
         "[default: (0.1)]",

@@ -2,19 +2,14 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from strongreplay.cli.commands import KEEP, Command
 from strongreplay.cli.options import StateFolder, VersionName
-from strongreplay.cli.text import count_of, format_bytes, join_names, print_line
+from strongreplay.cli.text import count_of, format_bytes, join_names, print_line, print_note
 from strongreplay.errors import ConfigError
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from strongreplay.models.model import Model
 
 CHECKED = 100  # samples of the memory on which PyTorch and the file must agree
 
@@ -51,26 +46,20 @@ def export_command(
     import torch
     from rich.console import Console
 
-    from strongreplay.models.export import export_onnx, require_packages
+    from strongreplay.models.deployment import export_model
+    from strongreplay.models.export import require_packages
     from strongreplay.models.memory_view import KINDS, all_images, read_parts
-    from strongreplay.models.parts import TO_ANSWER, model_of
+    from strongreplay.models.parts import FROZEN, TO_ANSWER, model_of
     from strongreplay.models.store import Store
 
     require_packages()
-    found, parts = read_parts(Store(state), version, (*TO_ANSWER, *KINDS))
-    model = model_of({part: parts[part] for part in TO_ANSWER}, torch.device("cpu"))
-    normalised = model.settings.learner.normalise
+    found, parts = read_parts(Store(state), version, (*TO_ANSWER, FROZEN, *KINDS))
+    model = model_of({part: tree for part, tree in parts.items() if part not in KINDS}, torch.device("cpu"))
+    for note in model.notes:
+        print_note(note)
     with Console(stderr=True).status("writing and checking"):
-        exported = export_onnx(
-            answering_net(model),
-            out,
-            shape=model.shape,
-            mean=model.mean if normalised else [0.0],
-            std=model.std if normalised else [1.0],
-            labels=model.labels,
-            images=all_images(parts)[:CHECKED],
-            about={"version": found.name, "written": found.written},
-        )
+        images = all_images(parts)[:CHECKED]
+        exported = export_model(model, out, images, version=found.name, written=found.written)
     print_line(f"{exported.path}: {found.name}, {format_bytes(exported.bytes)}, opset {exported.opset}")
     print_line(f"labels: {join_names(model.labels)}; all are in the metadata")
     print_line(
@@ -86,24 +75,6 @@ def export_folder(state: Path, out: Path, form: str, version: str | None) -> Non
     write = write_hub_folder if form == "hub" else write_mlflow_folder
     found = write(Store(state), version, out)
     print_line(f"{out}: {found.name}, {', '.join(sorted(path.name for path in out.iterdir()))}")
-
-
-def answering_net(model: "Model") -> "nn.Module":
-    """The net that the method predicts with, without head rows that have no class yet."""
-    from copy import deepcopy
-
-    from torch import nn
-
-    from strongreplay.methods.averaged import AveragedNet
-
-    chosen = model.method.answering_net()
-    net: nn.Module = deepcopy(chosen.copy if isinstance(chosen, AveragedNet) else chosen)
-    head, num_classes = net.head, len(model.labels)
-    assert isinstance(head, nn.Linear)
-    net.head = nn.Linear(head.in_features, num_classes, device="meta")  # on "meta", no weights are drawn
-    net.head.weight = nn.Parameter(head.weight[:num_classes].detach())
-    net.head.bias = nn.Parameter(head.bias[:num_classes].detach())
-    return net
 
 
 COMMAND = Command("export", export_command, KEEP, 90)

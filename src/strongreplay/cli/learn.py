@@ -35,7 +35,13 @@ def learn_command(
         Path | None, typer.Option(help="More labelled data to test the update on; never learnt.")
     ] = None,
     method: Annotated[
-        str | None, typer.Option("--method", "-m", help="Method of training.", show_default="ser")
+        str | None,
+        typer.Option(
+            "--method",
+            "-m",
+            help="Method of training; auto: slda on a backbone, else ser.",
+            show_default="auto",
+        ),
     ] = None,
     memory: Annotated[
         str | None,
@@ -49,7 +55,22 @@ def learn_command(
         float | None, typer.Option(help="Share of the data held out for testing.", show_default="0.1")
     ] = None,
     net: Annotated[
-        str | None, typer.Option(help="auto, or one of: ser list nets.", show_default="auto")
+        str | None,
+        typer.Option(
+            help="auto, one of: ser list nets, or a backbone: efficientnet-lite0, timm:NAME, FILE.onnx, "
+            "mine.py:factory.",
+            show_default="auto",
+        ),
+    ] = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.safetensors", help="Weights of timm:NAME.", show_default=False),
+    ] = None,
+    tune: Annotated[
+        str | None,
+        typer.Option(
+            help="What is trained of a backbone: none, head or all.", show_default="none with slda, else head"
+        ),
     ] = None,
     store: Annotated[
         str | None, typer.Option(help="How images are kept: raw, png or jpeg.", show_default="raw")
@@ -58,7 +79,10 @@ def learn_command(
         str | None, typer.Option(help="auto, none, crop or crop-flip, when learning.", show_default="auto")
     ] = None,
     side: Annotated[
-        int | None, typer.Option(help="Pixels of the square images.", show_default="the data's own, up to 64")
+        int | None,
+        typer.Option(
+            help="Pixels of the square images.", show_default="the backbone's, or the data's up to 64"
+        ),
     ] = None,
     channels: Annotated[
         int | None, typer.Option(help="1 (grey) or 3 (colour).", show_default="as the data are")
@@ -121,6 +145,8 @@ def learn_command(
         "learner.classes": class_names(classes, data) if classes is not None else None,
         "learner.seed": seed,
         "net.name": net,
+        "net.weights": str(weights) if weights else None,
+        "net.tune": tune,
         "train.epochs": epochs,
         "train.lr": lr,
         "train.batch_size": batch_size,

@@ -14,7 +14,7 @@ import typer
 
 from strongreplay.cli.commands import KEEP, Command
 from strongreplay.cli.options import Device, StateFolder, Threads, VersionName, choose_device
-from strongreplay.cli.text import print_line, printable
+from strongreplay.cli.text import print_line, print_note, printable
 from strongreplay.errors import DataError
 from strongreplay.progress import Bar
 
@@ -55,6 +55,8 @@ def predict_command(
     from strongreplay.models.store import Store
 
     _, model = load_model(Store(state), version, choose_device(device, threads))
+    for note in model.notes:
+        print_note(note)
     write = json_line if as_json else text_line
     num_faults = 0
     try:

@@ -45,7 +45,11 @@ def print_model(status: "ModelStatus") -> None:
     print_line(f"{status.version} is in use, written {format_time(status.written)} UTC{source}{data}")
     shape = " x ".join(map(str, status.shape))
     what = f"images of {shape}" if len(status.shape) == 3 else f"{shape} features"
-    net = " ".join(f"{value}" if key == "name" else f"{key} {value}" for key, value in status.net.items())
+    shown = {key: value for key, value in status.net.items() if key != "tune"}
+    net = " ".join(f"{value}" if key == "name" else f"{key} {value}" for key, value in shown.items())
+    net += {"nothing": " (frozen)", "head": " (frozen, its head is trained)", "all": " (trained too)"}.get(
+        status.net.get("tune", ""), ""
+    )
     lessons = count_of(status.lessons, "lesson")
     print_line(f"net {net}, method {status.method}, takes {what}; {lessons} so far\n")
 
@@ -78,6 +82,14 @@ def make_classes_table(status: "ModelStatus", everything: bool) -> Table:
 
 def print_memory(memory: "MemoryStatus") -> None:
     replay, held, room = memory.replay, memory.held_out, f"room for {memory.room:,}"
+    if memory.is_features:
+        print_line("no image is kept: samples are features of the frozen backbone")
+    if memory.keeps:
+        print_line(
+            f"memory: no sample to replay; the method keeps {memory.keeps}; "
+            f"{count_of(held.samples, 'sample')} held out ({format_bytes(held.bytes)} on disk)\n"
+        )
+        return
     print_line(
         f"memory: budget {memory.budget}, stored as {memory.stored_as}; "
         f"{count_of(replay.samples, 'sample')} to replay, {room} ({format_bytes(replay.bytes)} on disk); "

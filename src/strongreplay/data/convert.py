@@ -10,6 +10,7 @@ from torch import Tensor
 from strongreplay.data import images
 from strongreplay.data.archives import BROKEN, Bytes, OnProgress
 from strongreplay.data.arrays import Array
+from strongreplay.data.rows import Rows, Transform
 from strongreplay.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -31,6 +32,17 @@ class Fit(NamedTuple):
     columns: int | None = None
     side: int | None = None
     channels: int | None = None
+    transform: Transform | None = None  # from images to what is kept of them
+    choose: "Choose | None" = None
+
+    def settled(self, side: int, channels: int) -> "Fit":
+        """For images of this side and so many channels: what `choose` says of them."""
+        return self.choose(self, side, channels) if self.choose else self
+
+
+Choose = Callable[
+    [Fit, int, int], Fit
+]  # the form that is asked for, side and channels of the data -> the form
 
 
 def make_fit(shape: tuple[int, ...] | None, side: int | None, channels: int | None) -> Fit:
@@ -71,11 +83,13 @@ def convert(data: object, where: str, fit: Fit, progress: OnProgress | None) -> 
         return _features(array, where, fit)
     expect_kind(where, "images", fit)
     pixels = _pixels(array, where)
+    fit = fit.settled(min(pixels.shape[2:]), pixels.shape[1])
     side = fit.side or min(*pixels.shape[2:], LARGEST_SIDE)
     channels = fit.channels or pixels.shape[1]
-    if pixels.shape[1:] == (channels, side, side):
+    if pixels.shape[1:] == (channels, side, side) and fit.transform is None:
         return torch.from_numpy(np.array(pixels, order="C"))  # the user's own array may change later
-    return _decode_all(lambda row: _picture_of(pixels[row]), len(pixels), side, channels, where, progress)
+    picture = lambda row: _picture_of(pixels[row])  # noqa: E731
+    return _decode_all(picture, len(pixels), side, channels, where, progress, fit.transform)
 
 
 def read_items(fetch: Fetch, count: int, where: str, fit: Fit, progress: OnProgress | None) -> Tensor:
@@ -100,12 +114,13 @@ def read_items(fetch: Fetch, count: int, where: str, fit: Fit, progress: OnProgr
         return _picture(get(row), where, row)
 
     side, channels = fit.side, fit.channels
-    if side is None or channels is None:
+    if side is None or channels is None or fit.choose:
         # Images are read twice instead of kept: the originals may be far larger than the resized ones.
         headers = [images.header_of(picture(row)) for row in range(count)]
-        side = side or images.choose_side(headers, LARGEST_SIDE)
-        channels = channels or images.choose_channels(headers)
-    return _decode_all(picture, count, side, channels, where, progress)
+        fit = fit.settled(images.choose_side(headers), images.choose_channels(headers))
+        side = fit.side or images.choose_side(headers, LARGEST_SIDE)
+        channels = fit.channels or images.choose_channels(headers)
+    return _decode_all(picture, count, side, channels, where, progress, fit.transform)
 
 
 def _decode_all(
@@ -115,17 +130,19 @@ def _decode_all(
     channels: int,
     where: str,
     progress: OnProgress | None,
+    transform: Transform | None,
 ) -> Tensor:
-    inputs: Bytes = images.allocate(where, (count, channels, side, side))
+    rows = Rows(where, count, transform)
     for row in range(count):
         try:
-            inputs[row] = images.decode(picture(row), side, channels)
+            pixels = images.decode(picture(row), side, channels)
         except DataError:
             raise
         except Exception as error:  # decoders raise many kinds of exceptions
             raise _unreadable(where, row, error) from error
+        rows.add(pixels)
         images.report(progress, row + 1, count)
-    return torch.from_numpy(inputs)
+    return rows.tensor()
 
 
 def _unreadable(where: str, row: int, error: Exception) -> DataError:

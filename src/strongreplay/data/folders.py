@@ -9,16 +9,19 @@ import io
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import torch
 from torch import Tensor
 
 from strongreplay.data import images
-from strongreplay.data.archives import Bytes, Damaged, OnProgress, telling
+from strongreplay.data.archives import Damaged, OnProgress, telling
 from strongreplay.data.images import ENDINGS, REPLACE
 from strongreplay.data.labels import check_name
+from strongreplay.data.rows import Rows
 from strongreplay.errors import DataError
+
+if TYPE_CHECKING:
+    from strongreplay.data.convert import Fit
 
 HEADER = ["path", "label"]
 MANIFEST_LIMIT = 1 << 26  # bytes; about a million lines
@@ -48,29 +51,34 @@ def read_images(
     progress: OnProgress | None = None,
     *,
     largest: int | None = None,
+    fit: "Fit | None" = None,
 ) -> Images:
-    """All images of a folder or manifest, in order; without `side` and `largest` they must have one size."""
+    """All images of a folder or manifest, in order; without `side` and `largest` they must have one size.
+
+    `fit` may choose side and channels when those of the files are known, and make other rows of the images.
+    """
     images.check_settings(side, channels)
     with telling(source, "give a folder of class folders, or a CSV manifest"):
         source.stat()
         items = list_folder(source) if source.is_dir() else list_manifest(source)
-    inputs: Bytes | None = None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow warns about metadata that is not used here
         headers = [images.read_header(item.file) for item in items]
+        if fit is not None:
+            fit = fit.settled(images.choose_side(headers), images.choose_channels(headers))
+            side, channels = fit.side, fit.channels
         channels = channels or images.choose_channels(headers)
         if side is None and largest is not None:
             side = images.choose_side(headers, largest)
+        rows = Rows(source, len(items), fit.transform if fit else None)
         for row, item in enumerate(items):
             with images.opened(item.file) as image:
                 pixels = images.decode(image, side, channels)
-            if inputs is None:
-                inputs = images.allocate(source, (len(items), *pixels.shape))
-            elif pixels.shape != inputs.shape[1:]:
-                raise _unequal(source, items[0].name, inputs.shape, item.name, pixels.shape)
-            inputs[row] = pixels
+            if pixels.shape != (rows.shape or pixels.shape):
+                raise _unequal(source, items[0].name, rows.shape or (), item.name, pixels.shape)
+            rows.add(pixels)
             images.report(progress, row + 1, len(items))
-    return Images(torch.from_numpy(inputs), [item.label for item in items], [item.name for item in items])
+    return Images(rows.tensor(), [item.label for item in items], [item.name for item in items])
 
 
 def list_folder(folder: Path) -> list[ImageEntry]:

@@ -151,7 +151,7 @@ def header_of(image: "Image.Image") -> Header:
     return Header(image.mode in GREY, min(image.size))  # rotation by EXIF changes neither
 
 
-def choose_side(headers: Sequence[Header], largest: int) -> int:
+def choose_side(headers: Sequence[Header], largest: int = SIDE_LIMIT) -> int:
     """The median of the shorter sides, which ignores outliers, but at most `largest`."""
     return min(median_low(header.shorter_side for header in headers), largest)
 

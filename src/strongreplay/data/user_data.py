@@ -20,6 +20,7 @@ from strongreplay.data.arrays import LABEL_NAMES, open_array, read_npz
 from strongreplay.data.convert import (
     KINDS,
     LARGEST_SIDE,
+    Choose,
     Fit,
     as_array,
     convert,
@@ -29,6 +30,7 @@ from strongreplay.data.convert import (
 )
 from strongreplay.data.image_files import find_images, stream_images
 from strongreplay.data.labels import Label, name_labels, read_label
+from strongreplay.data.rows import Transform
 from strongreplay.errors import ConfigError, DataError
 
 __all__ = ["LABEL_NAMES", "Chunk", "Label", "digests", "find_images", "open_array", "read_chunk"]
@@ -84,9 +86,15 @@ def read_chunk(
     side: int | None = None,
     channels: int | None = None,
     progress: OnProgress | None = None,
+    transform: Transform | None = None,
+    choose: Choose | None = None,
 ) -> Chunk:
-    """Read data of any kind as one chunk; `shape`, that of a model, overrides `side` and `channels`."""
-    fit = make_fit(shape, side, channels)
+    """Read data of any kind as one chunk; `shape`, that of a model, overrides `side` and `channels`.
+
+    With a `transform` the chunk has what it makes of the images, block by block, instead of the images;
+    `choose` may settle the form when side and channels of the images are known.
+    """
+    fit = make_fit(shape, side, channels)._replace(transform=transform, choose=choose)
     if isinstance(data, tuple) and len(data) == 2 and labels is None:
         data, labels = data
     if isinstance(data, str | os.PathLike):
@@ -145,7 +153,7 @@ def _read_path(path: Path, fit: Fit, progress: OnProgress | None) -> Chunk:
         _expect_lengths(str(path), _length(inputs), len(names))
         return Chunk(convert(inputs, str(path), fit, progress), names, _numbered(path.name, len(names)))
     expect_kind(str(path), "images", fit)
-    images = folders.read_images(path, fit.side, fit.channels, progress, largest=LARGEST_SIDE)
+    images = folders.read_images(path, fit.side, fit.channels, progress, largest=LARGEST_SIDE, fit=fit)
     return Chunk(images.inputs, tuple(images.labels), tuple(images.paths))
 
 

@@ -75,7 +75,10 @@ class Phase:
     def make_optimizer(self, net: nn.Module, usual: Callable[[Iterable[Any]], Optimizer]) -> Optimizer:
         """The optimiser of the phase, or the usual one, for the parameters of the phase."""
         given = self.parameters() if callable(self.parameters) else self.parameters
-        return (self.optimizer or usual)(net.parameters() if given is None else given)
+        if given is None:
+            has_rates = getattr(net, "body_rate", 1.0) != 1.0
+            given = cast(Classifier, net).parameter_groups() if has_rates else net.parameters()
+        return (self.optimizer or usual)(given)
 
 
 def unchanged(images: Tensor) -> Tensor:

@@ -107,7 +107,7 @@ METHOD_ROWS: dict[str, MethodRow] = {
             grows=True,
             cost=0.3,
             passes="1 / 0, one epoch",
-            look=23,
+            look=26,
         ),
         MethodRow(
             "slda",
@@ -120,7 +120,7 @@ METHOD_ROWS: dict[str, MethodRow] = {
             grows=True,
             cost=0.4,
             passes="1 / 0, one epoch",
-            look=24,
+            look=27,
         ),
         MethodRow(
             "er",

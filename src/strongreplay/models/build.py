@@ -8,26 +8,42 @@ import torch
 from torch import nn
 
 from strongreplay.data.user_data import Chunk
+from strongreplay.data.views import moments
 from strongreplay.errors import ConfigError, DataError
 from strongreplay.memory import Memory
 from strongreplay.methods import Method, method_row
-from strongreplay.methods.base import evaluation_mode
 from strongreplay.models.held_out import no_samples
 from strongreplay.models.model import Model
 from strongreplay.models.samples import SampleIndex
 from strongreplay.models.settings import OWN, ModelSettings
 from strongreplay.models.views import choose_moments, plain_view, training_view
 from strongreplay.nets import Classifier, GrowingHead, build_net, seeded_init
+from strongreplay.nets.backbones import Backbone, is_backbone
 from strongreplay.nets.choice import choose_net
+from strongreplay.nets.heads import body_of
 from strongreplay.protocol import Problem, derive_generator
+
+BODY_RATE = 0.1  # of a pretrained body, as a multiple of the head's
 
 
 def first_model(
-    settings: ModelSettings, chunk: Chunk, device: torch.device, own_net: nn.Module | None = None
+    settings: ModelSettings,
+    chunk: Chunk,
+    device: torch.device,
+    own_net: nn.Module | None = None,
+    backbone: Backbone | None = None,
 ) -> Model:
-    """A model for samples like these; its initial number of outputs follows from the labels of the chunk."""
-    shape = tuple(chunk.inputs.shape[1:])
-    mean, std = choose_moments(settings, chunk.inputs)
+    """A model for samples like these; its initial number of outputs follows from the labels of the chunk.
+
+    With a frozen backbone the samples of the chunk are features of its images.
+    """
+    shape = backbone.shape if backbone else tuple(chunk.inputs.shape[1:])
+    if backbone is None and is_backbone(settings.net.name):
+        raise ConfigError(f"{settings.net.name} takes images, got samples of shape {shape}; leave out --net")
+    if backbone and settings.learner.mean is None:
+        mean, std = backbone_moments(settings, backbone, chunk)
+    else:
+        mean, std = choose_moments(settings, chunk.inputs)
     if len(shape) == 3 and shape[1] != shape[2] and own_net is None:
         raise DataError(f"images must be square, got {shape[2]} x {shape[1]} pixels; give a side")
     if settings.net.name == "auto":
@@ -35,28 +51,50 @@ def first_model(
         settings = replace(settings, net=settings.net.model_copy(update=chosen))
     classes = settings.learner.classes
     num_classes = len(classes) if classes is not None else len(set(chunk.labels)) + settings.learner.reserve
-    return new_model(settings, shape, mean, std, device, num_classes, 1, own_net)
+    return new_model(settings, shape, mean, std, device, num_classes, 1, own_net, backbone)
+
+
+def backbone_moments(
+    settings: ModelSettings, backbone: Backbone, chunk: Chunk
+) -> tuple[list[float], list[float]]:
+    """Of the images, as the backbone has them; or of its features: one deviation for all of them.
+
+    A feature that hardly varies in the first data may vary much in later ones; divided by its own deviation
+    it would be huge then, and training would diverge. With one deviation the features have about length one,
+    so a learning rate means the same for every backbone.
+    """
+    if not settings.net.is_frozen:
+        return list(backbone.mean), list(backbone.std)
+    mean, std = moments(chunk.inputs)
+    length = sum(value * value for value in std) ** 0.5
+    return mean, [length] * len(std)
 
 
 def new_model(
     settings: ModelSettings, shape: tuple[int, ...], mean: list[float], std: list[float],
     device: torch.device, num_classes: int, capacity: int, own_net: nn.Module | None = None,
+    backbone: Backbone | None = None,
 ) -> Model:  # fmt: skip
     """A model with a given number of outputs; its initial weights are drawn from the seed in the settings."""
     seed = settings.learner.seed
     generators = {
         name: derive_generator(seed, name) for name in ("order", "views", "replayed views", "growth")
     }
-    with_draws = partial(training_view, settings, shape, mean, std)
-    net = make_net(settings, shape, num_classes, own_net)
+    stored = (backbone.num_features,) if backbone and settings.net.is_frozen else shape
+    with_draws = partial(training_view, settings, stored, mean, std)
+    net = make_net(settings, stored, num_classes, own_net, backbone)
     if settings.learner.classes is None:
         net.head = GrowingHead.of(net.head)
-    test_view = plain_view(settings, shape, mean, std)
+    test_view = plain_view(settings, stored, mean, std)
     problem = Problem(num_classes, 1, with_draws(generators["replayed views"]), test_view, seed)
     method = make_method(settings, net, problem, capacity).to(device)
-    samples = SampleIndex(settings.learner.store if len(shape) == 3 else "raw", shape)
+    samples = SampleIndex(settings.learner.store if len(stored) == 3 else "raw", stored)
     view = with_draws(generators["views"])
-    return Model(settings, shape, mean, std, [], method, generators, no_samples(shape), samples, device, view)
+    held, notes = no_samples(stored), [backbone.note] if backbone and backbone.note else []
+    return Model(
+        settings, shape, mean, std, [], method, generators, held, samples, device, view,
+        backbone=backbone, notes=notes,
+    )  # fmt: skip
 
 
 def make_method(settings: ModelSettings, net: Classifier, problem: Problem, capacity: int) -> Method:
@@ -75,10 +113,21 @@ def make_method(settings: ModelSettings, net: Classifier, problem: Problem, capa
 
 
 def make_net(
-    settings: ModelSettings, shape: tuple[int, ...], num_classes: int, own_net: nn.Module | None
+    settings: ModelSettings,
+    shape: tuple[int, ...],
+    num_classes: int,
+    own_net: nn.Module | None,
+    backbone: Backbone | None = None,
 ) -> Classifier:
     """The net that the settings name, or a copy of the user's net with a new head."""
     generator = derive_generator(settings.learner.seed, "net")
+    if backbone is not None:
+        if settings.net.is_frozen:
+            return build_net("linear", shape, num_classes, generator)
+        with seeded_init(generator):
+            tuned = Classifier(deepcopy(backbone.body), backbone.num_features, num_classes)
+        tuned.body_rate = BODY_RATE if settings.net.body_rate is None else settings.net.body_rate
+        return tuned
     if own_net is None:
         if settings.net.name == OWN:
             raise ConfigError(
@@ -92,12 +141,6 @@ def make_net(
 
 
 def with_head(own_net: nn.Module, shape: tuple[int, ...], num_classes: int) -> Classifier:
-    """A classifier whose features are the outputs of a copy of the user's net."""
-    body = deepcopy(own_net)
-    with torch.no_grad(), evaluation_mode(body):
-        features = body(torch.zeros(2, *shape))
-    if features.dim() != 2:
-        raise ConfigError(
-            f"net: must answer with (B, D) features, got shape {tuple(features.shape)}; flatten them"
-        )
-    return Classifier(body, features.shape[1], num_classes)
+    """A classifier whose features are the outputs of a copy of the user's net, without a head of its own."""
+    body, num_features = body_of(own_net, shape, "net")
+    return Classifier(body, num_features, num_classes)

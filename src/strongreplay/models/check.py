@@ -106,7 +106,10 @@ def misfits_of(model: dict[str, Any]) -> str:
         return str(error)
     if model["capacity"] > max(budget.largest, 1):
         return f"capacity: {model['capacity']} samples in a memory of {budget}"
-    if not len(model["mean"]) == len(model["std"]) == [*model["shape"], 0][0]:
+    backbone = model.get("backbone") or {}
+    is_frozen = model["plan"].get("net", {}).get("tune") in ("nothing", "head")
+    width = backbone.get("num_features") if is_frozen else [*model["shape"], 0][0]
+    if not len(model["mean"]) == len(model["std"]) == width:
         return f"mean and std: {len(model['mean'])} and {len(model['std'])} values for {model['shape']}"
     return "" if model["labels"] else "labels: none"
 

@@ -18,6 +18,7 @@ from strongreplay.data import codec
 from strongreplay.data.user_data import Label, digests
 from strongreplay.errors import ConfigError, RunError
 from strongreplay.models.check import refuses_misfits
+from strongreplay.models.features import forget_features
 from strongreplay.models.memory_view import (
     KINDS,
     Remembered,
@@ -91,6 +92,7 @@ def forget(
             pass
         found = find(store, labels, sources, ids, progress)
         confirm(found)
+        forget_features(store.folder)
         remove_work(store.folder / WORK)
         done, total = 0, len(store.names()) * len(KINDS)
 

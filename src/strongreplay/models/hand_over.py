@@ -18,7 +18,7 @@ from strongreplay.errors import ConfigError, DataError
 from strongreplay.models.check import check_parts
 from strongreplay.models.model import Model
 from strongreplay.models.model_card import write_card
-from strongreplay.models.parts import TO_ANSWER, model_of
+from strongreplay.models.parts import FROZEN, TO_ANSWER, model_of
 from strongreplay.models.store import Store, Version
 from strongreplay.storage import files
 from strongreplay.storage.state import MALFORMED, pack, unpack
@@ -32,7 +32,7 @@ FLAVOUR = "strongreplay.models.mlflow_loader"
 
 def write_hub_folder(store: Store, version: str | None, folder: Path) -> Version:
     """Write a version as a folder for a model hub; an error leaves no folder."""
-    found, parts = store.read(version, TO_ANSWER)
+    found, parts = store.read(version, TO_ANSWER, (FROZEN,))
     model = model_of(parts, torch.device("cpu"))  # what cannot be loaded is not handed over
     plain, tensors = pack(dict(parts))
     config = {

@@ -16,7 +16,9 @@ import torch
 from strongreplay.data.user_data import Chunk, Label, read_chunk
 from strongreplay.errors import ConfigError
 from strongreplay.models.build import first_model
+from strongreplay.models.choice import NetChoice
 from strongreplay.models.clean_up import finish_last_update
+from strongreplay.models.features import FOLDER, FeatureCache
 from strongreplay.models.gate import LEVEL, Change, Verdict, not_learnt
 from strongreplay.models.memory_view import first_free_id
 from strongreplay.models.model import Model
@@ -80,13 +82,25 @@ class StoredUpdate:
             self.model = model_of(parts, device)
             self.model.next_id = first_free_id(store)
             self.model.settings = self.model.settings.changed(order.settings)
+            for note in self.model.notes:
+                listener.on_message(note)
+            if reader := self.model.reader:
+                reader.cache = FeatureCache(store.folder / FOLDER, reader.backbone.key)
             self.chunk = self.read(order.data)
         else:
-            settings = make_settings(order.settings)
+            make_settings(order.settings)  # faults are told before the data are read
+            choice = NetChoice(order.settings, device, listener.on_message, store.folder / FOLDER)
             self.chunk = read_chunk(
-                order.data, side=order.side, channels=order.channels, progress=report_loading(listener)
+                order.data,
+                side=order.side,
+                channels=order.channels,
+                progress=report_loading(listener),
+                choose=choice,
             )
-            self.model = first_model(settings, self.chunk, device)
+            settings = make_settings(choice.settings)
+            self.model = first_model(settings, self.chunk, device, backbone=choice.backbone)
+            if choice.reader:
+                self.model.reader = choice.reader
         self.name = fingerprint(
             {"base": self.base, "chunk": self.chunk.fingerprint, **self.model.settings.to_dict()}
         )
@@ -98,7 +112,9 @@ class StoredUpdate:
         for key, value in given.items():
             if value not in (None, held.get(key)):
                 raise ConfigError(f"{key} was fixed as {held.get(key)} when the model was made, got {value}")
-        return read_chunk(data, shape=model.shape, progress=report_loading(self.listener))
+        return read_chunk(
+            data, shape=model.shape, progress=report_loading(self.listener), transform=model.reader
+        )
 
     def go(self) -> LearnOutcome:
         order, store, before = self.order, self.store, self.version
@@ -109,6 +125,7 @@ class StoredUpdate:
         if waiting := self.waiting(judged_by):
             return waiting
         self.listener.on_message(f"read {self.describe_chunk()}")
+        self.keep_features()
         began = time.perf_counter()
         if order.restart:
             files.remove_quietly(self.work)
@@ -136,6 +153,14 @@ class StoredUpdate:
             store.stage(parts_of(self.model), about, act | {"act": "refuse"})
         files.remove_quietly(self.work)
         return LearnOutcome(version, report, seconds)
+
+    def keep_features(self) -> None:
+        """Tell how features were made, and keep them for the next reading of the same images."""
+        if reader := self.model.reader:
+            if text := reader.report():
+                self.listener.on_message(text)
+            if reader.cache:
+                reader.cache.write()
 
     def describe_chunk(self) -> str:
         labels, known = list(dict.fromkeys(self.chunk.labels)), set(self.model.labels)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, cast
 
 import torch
@@ -11,11 +12,13 @@ from strongreplay.data.user_data import Label
 from strongreplay.errors import DataError
 from strongreplay.methods import Method
 from strongreplay.methods.base import evaluation_mode
+from strongreplay.models.features import FeatureReader
 from strongreplay.models.held_out import HeldOut
 from strongreplay.models.samples import SampleIndex
 from strongreplay.models.settings import ModelSettings
 from strongreplay.models.views import plain_view
 from strongreplay.nets import Classifier
+from strongreplay.nets.backbones import Backbone
 from strongreplay.protocol import View
 
 
@@ -36,6 +39,24 @@ class Model:
     next_id: int = 1  # the id of the next sample that arrives
     learnt: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))  # see `models.seen`
     whole: bool = True  # False: it can predict, but not learn
+    backbone: Backbone | None = None  # of which the method sees features; or, with net.tune=all, its body
+    notes: list[str] = field(default_factory=list)  # what a user should know after loading
+
+    @cached_property
+    def reader(self) -> FeatureReader | None:
+        """From images to what the method sees, if that is features of a frozen backbone."""
+        is_used = self.backbone is not None and self.settings.net.is_frozen
+        return FeatureReader(self.backbone, self.device) if self.backbone and is_used else None
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """The shape of a sample as the method and the memory have it."""
+        return self.shape if self.reader is None else (self.reader.backbone.num_features,)
+
+    def stored(self, inputs: Tensor) -> Tensor:
+        """Samples as the method has them: of images, the features, if it has a frozen backbone."""
+        is_images = self.reader is not None and tuple(inputs.shape[1:]) == self.shape
+        return self.reader(inputs) if self.reader and is_images else inputs
 
     @property
     def memory(self) -> Any:
@@ -49,7 +70,7 @@ class Model:
 
     @property
     def test_view(self) -> View:
-        return plain_view(self.settings, self.shape, self.mean, self.std)
+        return plain_view(self.settings, self.stored_shape, self.mean, self.std)
 
     def kept_samples(self) -> list[tuple[Tensor, Tensor]]:
         """(images, ids) of the replayed samples, then of the held-out ones; not copied."""
@@ -71,9 +92,10 @@ class Model:
 
     @torch.no_grad()
     def score_batches(self, inputs: Tensor, batch_size: int = 500) -> Iterator[Tensor]:
-        if tuple(inputs.shape[1:]) != self.shape:
+        if tuple(inputs.shape[1:]) not in (self.shape, self.stored_shape):
             raise DataError(f"the model takes samples of shape {self.shape}, got {tuple(inputs.shape[1:])}")
         view = self.test_view
         with evaluation_mode(self.method):
             for batch in inputs.split(batch_size):
+                batch = self.stored(batch)
                 yield self.method.predict(view(batch.to(self.device)))[:, : len(self.labels)].cpu()

@@ -1,7 +1,8 @@
 """Split a model into the parts that a store writes, and build it from them again.
 
 The parts are `model` (settings, labels, generators), `net`, `old_net`, `method` (other state of the method),
-`memory` (samples to replay) and `held` (held-out samples). Prediction needs three of them.
+`memory` (samples to replay), `held` (held-out samples) and `backbone` (weights of a frozen one). Prediction
+needs three of them and the backbone.
 """
 
 from collections.abc import Mapping
@@ -10,14 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from strongreplay.errors import DataError
 from strongreplay.models.build import new_model
 from strongreplay.models.check import refuses_misfits
 from strongreplay.models.held_out import HeldOut, check_labels
 from strongreplay.models.model import Model
 from strongreplay.models.settings import stored_settings
+from strongreplay.nets.backbones import rebuild_backbone
 
 Parts = dict[str, Any]
 TO_ANSWER = ("model", "net", "method")
+FROZEN = "backbone"  # a part that only models on frozen features have
 
 
 def parts_of(model: Model) -> Parts:
@@ -36,7 +40,11 @@ def parts_of(model: Model) -> Parts:
         "capacity": model.memory.capacity if model.memory is not None else 0,
         "generators": {name: generator.get_state() for name, generator in model.generators.items()},
     }
+    if model.backbone is not None:
+        about["backbone"] = model.backbone.about
     parts = {"model": about, "net": net, "method": state} | sample_parts(model)
+    if model.reader is not None:  # one object for all versions; a body that is trained is in the part `net`
+        parts["backbone"] = dict(model.reader.body.state_dict())
     return parts | ({"old_net": old_net} if old_net else {})
 
 
@@ -74,8 +82,21 @@ def model_of(parts: Mapping[str, Any], device: torch.device, own_net: nn.Module 
     settings, labels, shape = stored_settings(about["plan"]), list(about["labels"]), tuple(about["shape"])
     fixed = settings.learner.classes
     num_classes = len(fixed) if fixed is not None else len(labels)
+    backbone = None
+    if (described := about.get("backbone")) is not None:
+        if settings.net.is_frozen and FROZEN not in parts:
+            raise DataError("the weights of the backbone are missing; read the part `backbone` too")
+        backbone = rebuild_backbone(described, parts.get(FROZEN))
     model = new_model(
-        settings, shape, about["mean"], about["std"], device, num_classes, about["capacity"], own_net
+        settings,
+        shape,
+        about["mean"],
+        about["std"],
+        device,
+        num_classes,
+        about["capacity"],
+        own_net,
+        backbone,
     )
     model.labels, model.num_updates, model.next_id = labels, about["lessons"], about["next_id"]
     for name, generator in model.generators.items():

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
@@ -11,6 +11,7 @@ from strongreplay.data.user_data import Label
 from strongreplay.errors import ConfigError
 from strongreplay.methods import METHODS, MethodConfig, method_row
 from strongreplay.models.budget import DEFAULT_MEMORY, Budget
+from strongreplay.nets.backbones import is_backbone
 from strongreplay.storage.records import flatten
 from strongreplay.training.settings import NetConfig, Section, TrainConfig, build_sections, net_faults
 
@@ -20,6 +21,9 @@ DEFAULTS: dict[str, Any] = {"train.lr": 0.03, "train.epochs": 20, "learner.sampl
 UNSET: dict[str, Any] = {"learner.sampling": None, "learner.correction": None}
 # Chunks are small, so the learning rate is small; SER's consistency term has a larger weight than in runs.
 DEFAULTS_OF: dict[str, dict[str, Any]] = {"ser": {"method.alpha": 0.5}}
+CLOSED_FORM = ("ncm", "slda")  # methods that compute a head from frozen features, without training
+# A head on frozen features of length one (`models/build.py`) takes large steps.
+DEFAULTS_OF_HEAD: dict[str, Any] = {"train.lr": 1.0}
 CHANGEABLE = (
     "learner.memory",
     "learner.val",
@@ -74,11 +78,34 @@ class LearnerConfig(Section):
         return value
 
 
+class KeptNetConfig(NetConfig):
+    """The net of a kept model; a backbone has further settings."""
+
+    tune: Literal["nothing", "head", "all"] | None = Field(
+        None, description="what is trained of a backbone: nothing, the head, or all"
+    )
+    weights: str | None = Field(None, description="timm only: a .safetensors file")
+    body_rate: float | None = Field(
+        None, gt=0, description="rate of the body as a multiple of train.lr, with tune=all; none: 0.1"
+    )
+    added: ClassVar[frozenset[str]] = frozenset({"head", "tune", "weights", "body_rate"})
+
+    @property
+    def options(self) -> dict[str, Any]:
+        own = {"name", "tune", "weights", "body_rate"}
+        return {key: value for key, value in self.model_dump(exclude=own).items() if value is not None}
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether the method sees features of a frozen backbone instead of images."""
+        return self.tune in ("nothing", "head")
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
     learner: LearnerConfig
     method: MethodConfig
-    net: NetConfig
+    net: KeptNetConfig
     train: TrainConfig
 
     @property
@@ -119,6 +146,10 @@ def stored_settings(plan: Mapping[str, Any]) -> ModelSettings:
 
 def make_settings(settings: Mapping[str, Any]) -> ModelSettings:
     """From names such as learner.memory, method.alpha, net.name, train.epochs; reports all faults at once."""
+    if settings.get("learner.method") == "auto":
+        settings = {key: value for key, value in settings.items() if key != "learner.method"}
+    if settings.get("net.tune") == "none":  # as typed; in a setting "none" means that it is not set
+        settings = {**settings, "net.tune": "nothing"}
     name = str(settings.get("learner.method", "ser"))
     row = method_row(name)
     if not row.grows:
@@ -127,13 +158,15 @@ def make_settings(settings: Mapping[str, Any]) -> ModelSettings:
     if "method.memory_size" in settings:
         raise ConfigError("method.memory_size follows from learner.memory; set that instead")
     sections: dict[str, type[BaseModel]] = {
-        "learner": LearnerConfig, "method": row.config, "net": NetConfig, "train": TrainConfig
+        "learner": LearnerConfig, "method": row.config, "net": KeptNetConfig, "train": TrainConfig
     }  # fmt: skip
     defaults = {"net.name": "auto"} | DEFAULTS | DEFAULTS_OF.get(name, {})
+    if settings.get("net.tune") in ("nothing", "head"):
+        defaults |= DEFAULTS_OF_HEAD
     built, faults = build_sections(sections, defaults | dict(settings))
     faults += [f"{key} has no effect here: {why}" for key, why in IGNORED.items() if settings.get(key)]
     if isinstance(net := built.get("net"), NetConfig) and net.name not in ("auto", OWN):
-        faults += net_faults(net)
+        faults += [] if is_backbone(net.name) else net_faults(net)
     if faults:
         raise ConfigError("\n".join(faults))
     return ModelSettings(**built)

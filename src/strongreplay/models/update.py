@@ -76,7 +76,9 @@ class Update:
         listeners: Iterable[Listener] = (),
         checkpoints: Checkpoints | None = None,
     ) -> None:
-        if tuple(chunk.inputs.shape[1:]) != model.shape:
+        chunk = replace(chunk, inputs=model.stored(chunk.inputs))
+        guard = guard and replace(guard, inputs=model.stored(guard.inputs))
+        if tuple(chunk.inputs.shape[1:]) != model.stored_shape:
             raise DataError(
                 f"the model takes samples of shape {model.shape}, got {tuple(chunk.inputs.shape[1:])}; "
                 "read them with this shape"

@@ -35,9 +35,12 @@ from strongreplay.storage.objects import Objects
 from strongreplay.storage.state import Tree
 
 WORK = "work"  # checkpoints of an unfinished update; not read here
-FOLDERS = {"objects", "versions", WORK}
+FEATURES = "features"  # a cache; see `models/features.py`
+FOLDERS = {"objects", "versions", WORK, FEATURES}
 OURS = FOLDERS | {"candidate.json", "current", "history.jsonl", "pending.json", lock.LOCK, lock.LEASE}
-INSIDE = re.compile(r"[0-9a-f]{64}\.safetensors|v[0-9]{4,9}\.json|state-[0-9]+|\.new-.*")
+INSIDE = re.compile(
+    r"[0-9a-f]{64}\.safetensors|v[0-9]{4,9}\.json|state-[0-9]+|f[0-9]{6,9}\.safetensors|\.new-.*"
+)
 
 
 class VersionFolder:
@@ -82,15 +85,16 @@ class VersionFolder:
         ]
 
     def read(
-        self, name: str | None = None, parts: Iterable[str] | None = None
+        self, name: str | None = None, parts: Iterable[str] | None = None, optional: Iterable[str] = ()
     ) -> tuple[Version, dict[str, Tree]]:
-        """A version (default: the one in use; or "candidate") and the requested parts of it."""
-        wanted = None if parts is None else list(parts)
+        """A version (default: the one in use; or "candidate") and parts of it; optional ones may miss."""
+        wanted, more = None if parts is None else list(parts), list(optional)
         while True:
             manifest = self.manifest(name)
             try:
                 version = self.version_of(manifest)
-                keys = version.parts if wanted is None else wanted
+                has = [key for key in more if key in version.parts]
+                keys = version.parts if wanted is None else [*wanted, *has]
                 if missing := [key for key in keys if key not in version.parts]:
                     raise DataError(f"{version.path}: no part {missing}; there are {list(version.parts)}")
                 parts = {key: self.objects.load(manifest["parts"][key], version.path) for key in keys}

@@ -14,6 +14,8 @@ BLOCK = 64  # rows of a growing head in one matrix product
 class Classifier(nn.Module):
     """Body and head; in the paper's protocol the head has all classes from the start."""
 
+    body_rate = 1.0  # learning rate of the body, as a multiple of that of the head
+
     def __init__(self, body: nn.Module, num_features: int, num_classes: int) -> None:
         super().__init__()
         self.body = body
@@ -27,6 +29,22 @@ class Classifier(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         logits: Tensor = self.head(self.features(inputs))
         return logits
+
+    def train(self, mode: bool = True) -> "Classifier":
+        """Set the mode; normalisation layers of a frozen body keep their statistics."""
+        super().train(mode)
+        weights = list(self.body.parameters())
+        is_frozen = bool(weights) and not any(weight.requires_grad for weight in weights)
+        for layer in self.body.modules():
+            own = list(layer.parameters(recurse=False))
+            if hasattr(layer, "running_mean") and (is_frozen or (own and not own[0].requires_grad)):
+                layer.eval()
+        return self
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Body and head for an optimiser; the rate of the body is `body_rate` times that of the head."""
+        body = {"params": [*self.body.parameters()], "lr_scale": self.body_rate}
+        return [{"params": [*self.head.parameters()]}, body]
 
     def grow(self, num_classes: int, generator: torch.Generator) -> None:
         """Add outputs: old rows keep their weights, new ones get PyTorch's default initialisation."""

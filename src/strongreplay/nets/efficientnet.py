@@ -53,7 +53,8 @@ class InvertedBlock(nn.Module):
         maps = relu6(self._bn0(self._expand_conv(inputs))) if self.widens else inputs
         maps = relu6(self._bn1(self._depthwise_conv(maps)))
         maps = self._bn2(self._project_conv(maps))
-        return maps + inputs if self.adds else maps
+        features: Tensor = maps + inputs if self.adds else maps
+        return features
 
 
 class EfficientNetLite0(nn.Module):

@@ -10,6 +10,7 @@ import torch
 
 from strongreplay.data.archives import OnProgress
 from strongreplay.data.user_data import Chunk, Label, read_chunk
+from strongreplay.models.features import FOLDER, FeatureCache
 from strongreplay.models.load import load_model
 from strongreplay.models.model import Model
 from strongreplay.models.store import Store
@@ -129,12 +130,14 @@ def evaluate_versions(
 ) -> Evaluation:
     """Evaluate a version, and compare it with `against`, by default the version it was learnt from."""
     found, model = load_model(store, version, device)
-    other, note = against or found.parent, None
+    other, note = against or found.parent, "; ".join(model.notes) or None
     if against is None and other is not None and other not in store.names():
         note = f"{other}, from which {found.name} was learnt, is not kept any more"
         other = None
     beside = load_model(store, other, device) if other not in (None, NO_VERSION) else None
-    chunk = read_chunk(data, shape=model.shape, progress=progress)
+    if reader := model.reader:
+        reader.cache = FeatureCache(store.folder / FOLDER, reader.backbone.key)  # read, not written
+    chunk = read_chunk(data, shape=model.shape, progress=progress, transform=model.reader)
     answers = collect_answers(found.name, model, chunk, progress)
     others = collect_answers(beside[0].name, beside[1], chunk, progress) if beside else None
     return Evaluation(answers, others, note)

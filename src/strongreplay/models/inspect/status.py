@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from strongreplay.data.user_data import Label
+from strongreplay.methods import METHODS
 from strongreplay.models.budget import Budget
 from strongreplay.models.check import refuses_misfits
 from strongreplay.models.clean_up import stopped_update
@@ -41,6 +42,8 @@ class MemoryStatus:
     budget: str
     room: int  # largest number of samples
     stored_as: str
+    keeps: str  # what the method keeps, if it keeps no samples to replay; else empty
+    is_features: bool  # samples are features of a frozen backbone, not images
     replay: KeptSamples
     held_out: KeptSamples
 
@@ -129,7 +132,15 @@ def read_status(
         lessons=model["lessons"],
         classes=tuple(describe_classes(model, line, samples)),
         known_since=line[0].name if line and line[0].parent else None,
-        memory=MemoryStatus(budget, model["capacity"], plan["learner"]["store"], replay, held_out),
+        memory=MemoryStatus(
+            budget,
+            model["capacity"],
+            plan["learner"]["store"],
+            what_is_kept(plan["learner"]["method"]),
+            plan["net"].get("tune") in ("nothing", "head"),
+            replay,
+            held_out,
+        ),
         versions=tuple(
             VersionStatus(one.name, one.written, one.parent, one.size, one.size - (one.own_size or 0))
             for one in versions
@@ -138,6 +149,12 @@ def read_status(
         candidate=read_candidate(store),
         stopped=find_stopped(store),
     )
+
+
+def what_is_kept(method: str) -> str:
+    """Of a built-in method without a memory of samples, what it keeps instead."""
+    row = METHODS.get(method)
+    return row.keeps if row is not None and not row.has_memory else ""
 
 
 def count_bytes(folder: Path) -> int:

@@ -1,0 +1,108 @@
+"""Which net, side and method a new model gets once the first images are known, and one line that says why."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from strongreplay.data.convert import Fit
+from strongreplay.errors import ConfigError
+from strongreplay.models.features import FeatureCache, FeatureReader
+from strongreplay.models.settings import CLOSED_FORM
+from strongreplay.nets.backbones import Backbone, is_backbone, open_backbone
+from strongreplay.nets.published import EXTRA, is_installed
+
+PHOTO_SIDE = 64  # pixels; from here on a backbone is chosen if nobody names a net
+LARGEST_FROM_SCRATCH = 128  # pixels; a step on a CPU takes seconds above
+USUAL = "efficientnet-lite0"
+
+
+class NetChoice:
+    """Called with the form of the first images; then it has the settings, and the backbone if one is used."""
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        device: torch.device,
+        tell: Callable[[str], None] = lambda text: None,
+        cache: Path | None = None,
+    ) -> None:
+        self.settings = {key: value for key, value in settings.items() if value is not None}
+        if self.settings.get("learner.method") == "auto":
+            del self.settings["learner.method"]
+        self.device, self.tell, self.cache = device, tell, cache
+        self.backbone: Backbone | None = None
+        self.reader: FeatureReader | None = None
+        self.named = str(self.settings.get("net.name", "auto"))
+
+    def __call__(self, fit: Fit, side: int, channels: int) -> Fit:
+        name, method = self.named, self.settings.get("learner.method")
+        if name == "auto" and side >= PHOTO_SIDE and "net.width" not in self.settings:
+            if is_installed(USUAL):
+                name = USUAL
+            else:
+                self.tell(
+                    f"photos of {side} pixels are shrunk and learnt from scratch; with a backbone trained on "
+                    f"ImageNet the answers would be far better: {EXTRA}"
+                )
+        if not is_backbone(name):
+            check_side(name, fit.side, self.device)
+            return fit
+        self.backbone = open_backbone(
+            name,
+            weights=self.settings.get("net.weights"),
+            side=fit.side,
+            channels=fit.channels or (channels if name not in ("auto", USUAL) else 3),
+            head=self.settings.get("net.head"),
+            seed=int(self.settings.get("learner.seed", 0)),
+        )
+        tune = tuned_by(name, method, self.settings.get("net.tune"))
+        method = method or ("ser" if tune != "none" else "slda")
+        self.settings |= {"net.name": self.backbone.name, "net.tune": tune, "learner.method": method}
+        channels, size = self.backbone.shape[:2]
+        if fit.channels not in (None, channels):
+            raise ConfigError(f"{name} takes images of {channels} channels, got --channels {fit.channels}")
+        self.tell(self.describe(name, side, method, tune))
+        fit = fit._replace(kind="images", side=size, channels=channels)
+        if tune == "all":
+            return fit
+        cache = FeatureCache(self.cache, self.backbone.key) if self.cache else None
+        self.reader = FeatureReader(self.backbone, self.device, cache)
+        return fit._replace(transform=self.reader)
+
+    def describe(self, name: str, side: int, method: str, tune: str) -> str:
+        assert self.backbone is not None
+        size, why = self.backbone.shape[1], f"because the photos have {side} pixels"
+        chosen = f"{Path(name).name} ({size} px{', frozen' if tune != 'all' else ''}) with {method}"
+        note = f"; {self.backbone.note}" if self.backbone.note else ""
+        return f"net and method: {chosen}{f', {why}' if self.named == 'auto' else ''}{note}"
+
+
+def tuned_by(name: str, method: str | None, tune: str | None) -> str:
+    """What is trained: none (the head is computed), the head, or all."""
+    if tune is None:
+        if method is None:
+            tune = "all" if ".py:" in name else "none"
+        else:
+            tune = "none" if method in CLOSED_FORM else ("all" if ".py:" in name else "head")
+    if tune == "none" and method not in (None, *CLOSED_FORM):
+        raise ConfigError(
+            f"--tune none trains nothing, and {method} trains a head; give --tune head or --method slda"
+        )
+    if tune != "none" and method in CLOSED_FORM:
+        raise ConfigError(
+            f"--tune {tune} trains, and {method} computes its head from frozen features; leave it out"
+        )
+    if tune == "all" and name.lower().endswith(".onnx"):
+        raise ConfigError("--tune all: an ONNX graph can't be trained; give --tune head, or none")
+    return tune
+
+
+def check_side(name: str, side: int | None, device: torch.device) -> None:
+    """Refuse to learn large images from scratch on a CPU."""
+    if side is not None and side > LARGEST_FROM_SCRATCH and device.type == "cpu":
+        raise ConfigError(
+            f"--side {side} from scratch takes seconds a step on a CPU (13.7 s at 224 px); give --side 64, "
+            f"or use a backbone: --net {USUAL} ({EXTRA})"
+        )

@@ -1,0 +1,197 @@
+"""A kept model on features of a frozen backbone: from the command line, in new processes, with its cache."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from strongreplay.errors import ConfigError
+from strongreplay.learner import Learner
+from strongreplay.models.choice import tuned_by
+from strongreplay.models.erasure import forget
+from strongreplay.models.features import FOLDER, FeatureCache, FeatureReader
+from strongreplay.models.inspect import evaluate_versions, read_status
+from strongreplay.models.learn import LearnOutcome, LearnRequest, learn
+from strongreplay.models.load import load_model
+from strongreplay.models.parts import parts_of
+from strongreplay.models.store import Store
+from strongreplay.nets import published
+from strongreplay.nets.backbones import open_backbone
+from strongreplay.training.events import Listener
+
+CPU = torch.device("cpu")
+COLOURS = {"red": (200, 40, 40), "green": (40, 200, 40), "blue": (40, 40, 200)}
+MINE = """
+import torch
+from torch import nn
+
+def factory(input_shape, num_classes):
+    body = nn.Sequential(nn.Conv2d(3, 6, 5, 4), nn.BatchNorm2d(6), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+    net = nn.Sequential(body, nn.Flatten(), nn.Linear(6, num_classes))
+    net.input_side = 24
+    return net
+"""
+
+
+@pytest.fixture
+def net(tmp_path: Path) -> str:
+    (tmp_path / "mine.py").write_text(MINE)
+    return f"{tmp_path / 'mine.py'}:factory"
+
+
+def write_photos(folder: Path, names: list[str], count: int = 12, side: int = 40, seed: int = 0) -> Path:
+    draws = np.random.default_rng(seed)
+    for name in names:
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            pixels = np.array(COLOURS[name]) + draws.integers(-35, 35, (side, side, 3))
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / name / f"{number:02d}.png")
+    return folder
+
+
+class Said(Listener):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def on_message(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def teach(state: Path, data: Path, said: Said | None = None, **settings: object) -> LearnOutcome:
+    given = {key.replace("__", "."): value for key, value in settings.items()}
+    return learn(state, LearnRequest(data, settings=given, again=True), CPU, [said] if said else [])
+
+
+@pytest.mark.parametrize("method", ["slda", "ncm", "ser"])
+def test_months_on_a_frozen_net_keep_no_image_and_move_no_weight(
+    tmp_path: Path, net: str, method: str
+) -> None:
+    state, said = tmp_path / "state", Said()
+    teach(state, write_photos(tmp_path / "a", ["red", "green"]), said, net__name=net, net__tune=(
+        "head" if method == "ser" else "none"), learner__method=method)  # fmt: skip
+    first = Store(state).read()[1]["backbone"]
+    teach(state, write_photos(tmp_path / "b", ["blue"], seed=1))
+    _, parts = Store(state).read()
+    moved = [key for key, value in first.items() if not torch.equal(value, parts["backbone"][key])]
+    assert not moved
+    assert "num_batches_tracked" in "".join(first)  # statistics of the normalisation are among them
+    assert parts["held"]["samples"]["images"].shape[1:] == (6,)
+    status = read_status(Store(state))
+    assert status.memory.is_features
+    assert (
+        status.memory.keeps
+        == {"slda": "class means, one covariance", "ncm": "class means", "ser": ""}[method]
+    )
+    assert any(line.startswith("features of 24 images by mine.py:factory in") for line in said.lines)
+    test = write_photos(tmp_path / "c", list(COLOURS), 5, seed=2)
+    assert evaluate_versions(Store(state), test, None, "none", CPU).accuracy == 100
+    _, model = load_model(Store(state), None, CPU)
+    assert model.shape == (3, 24, 24)
+    images = torch.zeros(2, 3, 24, 24, dtype=torch.uint8)
+    assert torch.equal(model.scores(images), model.scores(model.stored(images)))
+
+
+def test_a_picture_is_computed_once_and_forgotten_with_the_cache(tmp_path: Path, net: str) -> None:
+    state, said = tmp_path / "state", Said()
+    teach(state, photos := write_photos(tmp_path / "a", ["red", "green"]), net__name=net, net__tune="none")
+    (cached,) = (state / FOLDER).iterdir()
+    assert load_file(cached)["features"].shape == (24, 6)
+    write_photos(tmp_path / "more", ["blue"], 3)
+    shutil.copytree(tmp_path / "more", photos, dirs_exist_ok=True)
+    teach(state, photos, said)
+    assert any("features of 3 images" in line and "24 were in the cache" in line for line in said.lines)
+    forget(Store(state), labels=["red"])
+    assert not (state / FOLDER).exists()
+
+
+def test_features_have_the_same_bits_in_any_company(net: str) -> None:
+    reader = FeatureReader(open_backbone(net), CPU)
+    images = torch.randint(
+        256, (40, 3, 24, 24), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
+    together, alone = reader(images), reader(images[[39, 3, 17]])
+    assert torch.equal(together[[39, 3, 17]], alone)
+
+
+def test_the_cache_stays_in_its_bounds_and_serves_one_backbone(tmp_path: Path) -> None:
+    limit = 10 * (4 * 8 + 32) + 3 * 400
+    for number in range(6):
+        cache = FeatureCache(tmp_path, "key", limit)
+        for row in range(4):
+            cache.add(f"{number:02x}{row:02x}" * 16, torch.full((8,), float(number)))
+        cache.write()
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= limit
+    again = FeatureCache(tmp_path, "key", limit)
+    assert torch.equal(again.known["0503" * 16], torch.full((8,), 5.0))
+    assert again.find("0000" * 16) is None
+    assert not FeatureCache(tmp_path, "another", limit).known
+    (tmp_path / "f000006.safetensors").write_bytes(b"damaged")
+    assert FeatureCache(tmp_path, "key", limit).find("0503" * 16) is None
+
+
+def test_all_of_a_net_is_trained_with_a_smaller_rate_for_its_body(tmp_path: Path, net: str) -> None:
+    state = tmp_path / "state"
+    teach(state, write_photos(tmp_path / "a", ["red", "green"]), net__name=net, net__tune="all",
+          net__body_rate=0.5, learner__method="er", train__epochs=2)  # fmt: skip
+    _, parts = Store(state).read()
+    assert "backbone" not in parts
+    assert parts["memory"]["samples"]["images"].shape[1:] == (3, 24, 24)
+    _, model = load_model(Store(state), None, CPU)
+    groups = model.method.net.parameter_groups()  # type: ignore[operator]
+    assert [group.get("lr_scale") for group in groups] == [None, 0.5]
+    fresh = open_backbone(net).body.state_dict()
+    moved = [key for key, value in fresh.items() if not torch.equal(value, parts["net"][f"body.{key}"])]
+    # Weights and statistics; only a bias before a normalisation has no effect.
+    assert set(fresh) - set(moved) <= {"0.0.bias"}
+
+
+@pytest.mark.parametrize(
+    ("method", "tune", "message"),
+    [
+        ("ser", "none", "trains nothing"),
+        ("slda", "all", "computes its head"),
+        (None, "all", "can't be trained"),
+    ],
+)
+def test_what_is_tuned_must_fit_the_method(method: str | None, tune: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        tuned_by("features.onnx", method, tune)
+
+
+def test_large_images_from_scratch_are_refused_on_a_cpu(tmp_path: Path) -> None:
+    photos = write_photos(tmp_path / "a", ["red", "green"], 2)
+    with pytest.raises(ConfigError, match="--side 224 from scratch takes seconds a step"):
+        learn(tmp_path / "state", LearnRequest(photos, side=224, settings={"net.name": "resnet18"}), CPU)
+
+
+def test_without_the_extra_photos_are_learnt_from_scratch_and_the_gain_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strongreplay.models.choice.is_installed", lambda name: False)
+    said = Said()
+    teach(tmp_path / "state", write_photos(tmp_path / "a", ["red", "green"], 3, side=64), said,
+          net__name="auto", train__epochs=1)  # fmt: skip
+    assert any("strongreplay[photos]" in line for line in said.lines)
+    assert read_status(Store(tmp_path / "state")).net["name"] == "resnet18"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not published.is_installed("efficientnet-lite0"), reason="needs strongreplay[photos]")
+def test_photos_get_a_backbone_and_a_learner_keeps_saves_and_exports_it(tmp_path: Path) -> None:
+    photos, said = write_photos(tmp_path / "a", list(COLOURS), 3, side=64), Said()
+    learner = Learner(side=64, listeners=[said], val=0.0)
+    learner.learn(photos)
+    assert said.lines[0] == (
+        "net and method: efficientnet-lite0 (64 px, frozen) with slda, because the photos have 64 pixels"
+    )
+    assert list(learner.predict(photos)) == [name for name in sorted(COLOURS) for _ in range(3)]
+    learner.save(tmp_path / "state")
+    again = Learner.load(tmp_path / "state")
+    assert np.allclose(again.predict_proba(photos), learner.predict_proba(photos))
+    again.learn(photos)
+    assert parts_of(again.model_)["backbone"].keys() == parts_of(learner.model_)["backbone"].keys()
+    assert again.export(tmp_path / "model.onnx").max_difference < 0.1
