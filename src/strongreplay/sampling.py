@@ -95,3 +95,11 @@ class RowSlots:
         if number not in self.slots:
             self.slots[number] = next(self.free)
         return self.slots[number]
+
+
+def balanced_rows(labels: Tensor, generator: torch.Generator) -> Tensor:
+    """Random rows, as many of each class as the smallest class has."""
+    smallest = int(labels.bincount()[labels.unique()].min())
+    shuffled = torch.randperm(len(labels), generator=generator)
+    chosen = [shuffled[labels[shuffled] == label][:smallest] for label in labels.unique()]
+    return torch.cat(chosen).sort().values

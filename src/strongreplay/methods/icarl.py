@@ -9,7 +9,7 @@ Differences from mammoth: exemplars are replayed unchanged, while mammoth darken
 expect better results than the published ones.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -27,14 +27,9 @@ from strongreplay.methods.base import (
     descend,
     predict_all,
 )
+from strongreplay.methods.exemplars import Exemplar, herd_exemplars, join_exemplars
 from strongreplay.nets import Classifier, with_features
-from strongreplay.protocol import Batch, Split, Task, Terms
-from strongreplay.sampling import first_of_each, herd
-
-
-class Exemplar(NamedTuple):
-    images: Tensor
-    labels: Tensor
+from strongreplay.protocol import Batch, Task, Terms
 
 
 class ICaRLConfig(MethodConfig):
@@ -63,9 +58,7 @@ class ICaRL(Method):
 
     def begin_task(self, task: Task) -> Task:
         self.current.zero_()[list(task.classes)] = True
-        if len(self.memory) == 0:
-            return task
-        return task.with_train(task.train.joined(Split(*self.memory.rows, self.memory.ids)))
+        return join_exemplars(task, self.memory)
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
         logits = self.net(batch.inputs)
@@ -80,19 +73,7 @@ class ICaRL(Method):
         self.old_net.take()
         self.old |= self.current
         self.means = None
-        quota = self.memory.capacity // int(self.old.sum())
-        inputs, labels = task.train.inputs, task.train.labels
-        present = set(labels.tolist())
-        renewed = [label for label in task.classes if label in present]
-        if len(self.memory):
-            stored = self.memory.rows.labels.cpu()
-            first = first_of_each(stored, quota)  # herding stores the best first
-            self.memory.keep(first[~torch.isin(stored[first], torch.tensor(renewed, dtype=stored.dtype))])
-        for label in renewed:
-            rows = torch.nonzero(labels == label).flatten()
-            rows = rows[herd(self.features(inputs[rows]), quota).to(rows.device)]
-            chosen = task.train.take(rows).to(self.old.device)
-            self.memory.append(Exemplar(chosen.inputs, chosen.labels), chosen.ids)
+        herd_exemplars(self.memory, task, int(self.old.sum()), self.features, self.old.device)
 
     def features(self, images: Tensor, mirrored: bool = False) -> Tensor:
         """(N, D) features of stored images, in evaluation mode and without augmentation."""

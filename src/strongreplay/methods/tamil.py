@@ -28,6 +28,7 @@ from strongreplay.methods.base import (
     descend,
     replay_count,
 )
+from strongreplay.methods.expansion import add_missing
 from strongreplay.nets import Classifier, seeded_init, with_features
 from strongreplay.protocol import Batch, Task, Terms
 
@@ -178,11 +179,3 @@ def nearest(gates: Tensor, features: Tensor) -> Tensor:
 def difference(earlier: Tensor, gate: Tensor) -> Tensor:
     """L1 distance of a gate's softmax to that of every earlier one: mean over samples, sum over gates."""
     return (earlier.softmax(2) - gate.softmax(1)).abs().sum() / len(gate)
-
-
-def add_missing(optimizer: Optimizer, module: nn.Module) -> None:
-    """Add the module to the optimiser, if that was made before the module."""
-    known = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    missing = [parameter for parameter in module.parameters() if id(parameter) not in known]
-    if missing:
-        optimizer.add_param_group({"params": missing, "lr": optimizer.param_groups[0]["lr"]})

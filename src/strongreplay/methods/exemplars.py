@@ -1,0 +1,46 @@
+"""Herded exemplars: equally many of each seen class, chosen when a task ends and learnt with the next one."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from strongreplay.memory import Memory
+from strongreplay.protocol import Split, Task
+from strongreplay.sampling import first_of_each, herd
+
+
+class Exemplar(NamedTuple):
+    images: Tensor
+    labels: Tensor
+
+
+def join_exemplars(task: Task, memory: Memory[Exemplar]) -> Task:
+    """The task with all exemplars added to its training data."""
+    if len(memory) == 0:
+        return task
+    return task.with_train(task.train.joined(Split(*memory.rows, memory.ids)))
+
+
+def herd_exemplars(
+    memory: Memory[Exemplar],
+    task: Task,
+    num_seen: int,
+    features: Callable[[Tensor], Tensor],
+    device: torch.device,
+) -> None:
+    """Share the memory equally by all seen classes; the task's classes are chosen anew by herding."""
+    quota = memory.capacity // num_seen
+    inputs, labels = task.train.inputs, task.train.labels
+    present = set(labels.tolist())
+    renewed = [label for label in task.classes if label in present]
+    if len(memory):
+        stored = memory.rows.labels.cpu()
+        first = first_of_each(stored, quota)  # herding stores the best first
+        memory.keep(first[~torch.isin(stored[first], torch.tensor(renewed, dtype=stored.dtype))])
+    for label in renewed:
+        rows = torch.nonzero(labels == label).flatten()
+        rows = rows[herd(features(inputs[rows]), quota).to(rows.device)]
+        chosen = task.train.take(rows).to(device)
+        memory.append(Exemplar(chosen.inputs, chosen.labels), chosen.ids)

@@ -1,0 +1,53 @@
+"""Parts of methods whose nets grow from task to task: frozen copies, fresh layers, new parameters."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from strongreplay.methods.base import OldNet
+from strongreplay.nets import Classifier, seeded_init
+
+
+class FrozenNets(nn.Module):
+    """Copies of a net, taken one after another; none of them changes any more."""
+
+    def __init__(self, live: Classifier) -> None:
+        super().__init__()
+        self._live, self.nets = (live,), nn.ModuleList()
+
+    def take(self) -> None:
+        old = OldNet(self._live[0])
+        old.take()
+        self.nets.append(old)
+
+    @torch.no_grad()
+    def each_features(self, inputs: Tensor) -> list[Tensor]:
+        nets: list[Any] = list(self.nets)
+        return [net.copy.features(inputs) for net in nets]
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # Submodules are loaded after this call, so there must be as many as the state has.
+        start = prefix + "nets."
+        count = len({key.removeprefix(start).split(".")[0] for key in state_dict if key.startswith(start)})
+        del self.nets[count:]
+        while len(self.nets) < count:
+            self.take()
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+@torch.no_grad()
+def start_anew(weight: Tensor, generator: torch.Generator) -> None:
+    """PyTorch's default initial weights of a linear layer, drawn on the host."""
+    if len(weight):
+        with seeded_init(generator):
+            weight.copy_(nn.Linear(weight.shape[1], weight.shape[0], bias=False).weight)
+
+
+def add_missing(optimizer: Optimizer, module: nn.Module) -> None:
+    """Add the module to the optimiser, if that was made before the module."""
+    known = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    missing = [parameter for parameter in module.parameters() if id(parameter) not in known]
+    if missing:
+        optimizer.add_param_group({"params": missing, "lr": optimizer.param_groups[0]["lr"]})
