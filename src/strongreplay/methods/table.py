@@ -107,7 +107,7 @@ METHOD_ROWS: dict[str, MethodRow] = {
             grows=True,
             cost=0.3,
             passes="1 / 0, one epoch",
-            look=26,
+            look=29,
         ),
         MethodRow(
             "slda",
@@ -120,7 +120,7 @@ METHOD_ROWS: dict[str, MethodRow] = {
             grows=True,
             cost=0.4,
             passes="1 / 0, one epoch",
-            look=27,
+            look=30,
         ),
         MethodRow(
             "er",
@@ -356,7 +356,7 @@ METHOD_ROWS: dict[str, MethodRow] = {
             refusal="needs disjoint classes per task",
             cost=3,
             passes="t + 1 / 1, t without gradient; the classifier alone after each task",
-            look=29,
+            look=31,
         ),
         MethodRow(
             "er-ace",
