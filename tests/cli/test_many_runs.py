@@ -11,7 +11,8 @@ from support.processes import SER
 from strongreplay.cli.many_runs import GridOptions, parse_shard
 from strongreplay.errors import ConfigError
 from strongreplay.runs.config import resolve
-from strongreplay.runs.grid import Grid, Job, RunOptions, explain_failure
+from strongreplay.runs.grid import Job, explain_failure
+from strongreplay.runs.jobs import free_device
 from strongreplay.storage.records import read_folder
 
 
@@ -47,17 +48,15 @@ def test_three_processes_share_a_grid_like_a_job_array(tmp_path: Path) -> None:
     assert sorted((one.method, one.seed) for one in records) == [("er", 0), ("er", 1), ("sgd", 0), ("sgd", 1)]
 
 
-def test_devices_are_dealt_out_among_the_runs_that_go_on(tmp_path: Path) -> None:
+def test_devices_are_dealt_out_among_the_runs_that_go_on() -> None:
     jobs = [Job.of(resolve("split-digits", "sgd", None, seed)) for seed in range(4)]
-    grid = Grid(jobs, RunOptions(tmp_path, tmp_path, "cpu"), 3, devices=("cuda:0", "cuda:1"))
+    devices, running = ("cuda:0", "cuda:1"), list[Job]()
     for job in jobs[:3]:
-        job.device = grid.free_device()
-        grid.running.append(job)
-    assert [job.device for job in jobs[:3]] == ["cuda:0", "cuda:1", "cuda:0"]
-    grid.running.remove(jobs[0])
-    assert grid.free_device() == "cuda:0"
-    grid.devices = ()
-    assert grid.free_device() == "cpu"
+        job.device = free_device(devices, running)
+        running.append(job)
+    assert [job.device for job in running] == ["cuda:0", "cuda:1", "cuda:0"]
+    running.remove(jobs[1])
+    assert free_device(devices, running) == "cuda:1"
 
 
 def test_a_device_that_is_not_there_is_refused_before_the_first_run(ser: Ser, tmp_path: Path) -> None:

@@ -15,8 +15,10 @@ from support.processes import SER
 
 from strongreplay.runs.config import RunConfig, resolve
 from strongreplay.runs.estimate import num_steps, plain_step, seconds, trial_of
-from strongreplay.runs.grid import Grid, Job, RunOptions, exit_reason, sort_out
+from strongreplay.runs.grid import Grid, Job, RunOptions, sort_out
+from strongreplay.runs.jobs import always
 from strongreplay.runs.run import run, state_folder
+from strongreplay.runs.workers import WorkerPool, exit_reason
 from strongreplay.storage.checkpoints import folders_with_state
 from strongreplay.storage.records import read_record, record_path
 
@@ -59,9 +61,9 @@ def ends(jobs: list[Job]) -> list[str]:
 @pytest.mark.slow
 def test_runs_in_processes_leave_the_records_of_runs_here(options: RunOptions, tmp_path: Path) -> None:
     configs, diary, here = [config(seed=seed) for seed in (0, 1)], Diary(), tmp_path / "here"
-    grid = Grid([Job.of(one) for one in configs], options, num_jobs=2)
-    assert ends(list(grid.go(diary))) == ["recorded", "recorded"]
-    assert [worker.process.exitcode for worker in grid.idle] == [0, 0]
+    pool = WorkerPool(options, 2, None, ("cpu",), always)
+    assert ends(list(pool.go([Job.of(one) for one in configs], diary))) == ["recorded", "recorded"]
+    assert [worker.process.exitcode for worker in pool.idle] == [0, 0]
     assert diary.most == 2
     assert ends(go(configs, RunOptions(here, tmp_path, "cpu"), threads=1)) == ["recorded", "recorded"]
     for one in configs:

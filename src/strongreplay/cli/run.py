@@ -72,7 +72,8 @@ def run_command(
     seeds: Seeds = "1",
     settings: Settings = [],  # noqa: B006
     recipe: Annotated[
-        str, typer.Option(help="published, or tuned if there is one; see: ser list recipes")
+        str,
+        typer.Option(help="published, tuned if there is one, or a file of ser tune; see: ser list recipes"),
     ] = "published",
     protocol: ProtocolName = "full",
     out: RunsFolder = Path("runs"),

@@ -6,7 +6,7 @@ values come from. A file with `recipe = "tuned"` has our own settings, which ove
 
 A protocol is a recipe for whole tables: `full` is the published one; `cpu` (files with `recipe = "cpu"`) is
 for machines without a GPU. Its `[every]` applies to all methods and overrides published values. This module
-does not import torch.
+does not import torch. `ser tune` writes a file of a user's own, which also lists its `[[trials]]`.
 """
 
 import re
@@ -14,6 +14,7 @@ import tomllib
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from strongreplay.errors import ConfigError, unknown
@@ -51,8 +52,9 @@ def parse_recipe(text: str, where: str) -> dict[str, Any]:
             _check_text(held, section, where)
         elif section == "every":
             _check_section(held, f"{where}: [every]", has_sizes=False)
-        elif section != "streams":
+        elif section not in ("streams", "trials"):
             _check_section(held, f"{where}: [{section}]")
+    table.pop("trials", None)  # of a search, for people
     return table
 
 
@@ -91,6 +93,18 @@ def _misfit(where: str, key: str, rule: str, got: object) -> ConfigError:
     return ConfigError(f"{where}: {f'{key} ' if key else ''}must be {rule}, got {shown}; correct the file")
 
 
+def tables_of(name: str) -> dict[str, dict[str, Any]]:
+    """The tables of each stream in the recipes of this name, or in a user's file."""
+    if not name.endswith(".toml"):
+        return read_recipes(name)
+    try:
+        table = parse_recipe(Path(name).read_text(encoding="utf-8"), name)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--recipe {name}: cannot be read ({error}); give the path of a recipe") from None
+    table.pop("recipe", None)
+    return dict.fromkeys(table.pop("streams"), table)
+
+
 @cache
 def read_recipes(name: str = PUBLISHED) -> dict[str, dict[str, Any]]:
     """The tables of each stream, from all files with recipes of this name."""
@@ -106,7 +120,7 @@ def read_recipes(name: str = PUBLISHED) -> dict[str, dict[str, Any]]:
 
 def find_recipe(stream: str, method: str, memory_size: int | None = None, name: str = PUBLISHED) -> Recipe:
     """The recipe of a name; if it has no settings for the memory size, those of the nearest size are used."""
-    table = read_recipes(name).get(stream, {})
+    table = tables_of(name).get(stream, {})
     own, every = table.get(method), table.get("every")
     settings = {f"train.{key}": value for key, value in table.get("train", {}).items()} | flatten(every or {})
     source, size = table.get("source", ""), None
@@ -139,9 +153,14 @@ def recipe_of(protocol: str, recipe: str = PUBLISHED) -> str:
 
 
 def _no_recipe(name: str, stream: str, method: str) -> ConfigError:
-    tables = read_recipes(name)
+    tables = tables_of(name)
     whole = [stream for stream, table in tables.items() if "every" in table]
-    there = whole or [f"{r.stream} {r.method}" for r in all_recipes() if r.name == name]
+    there = whole or [
+        f"{stream} {method}"
+        for stream, table in tables.items()
+        for method, own in table.items()
+        if isinstance(own, dict) and method != "train"
+    ]
     known = f"there is one for {', '.join(dict.fromkeys(there))}" if there else "see: ser list recipes"
     return ConfigError(f"no recipe '{name}' for {stream} {method}; {known}")
 
