@@ -18,6 +18,10 @@ Devices = Annotated[
     ),
 ]
 Shard = Annotated[str, typer.Option(metavar="K/N", help="Only the K-th of N parts of the runs, such as 1/8.")]
+On = Annotated[
+    str,
+    typer.Option(metavar="ray|ray://HOST:PORT", help="Make the runs on a Ray cluster.", show_default="here"),
+]
 Log = Annotated[
     list[str],
     typer.Option(help="csv, tensorboard, mlflow, wandb, or mine.py:Logger; several with commas."),
@@ -34,6 +38,15 @@ class GridOptions:
     shard: tuple[int, int] = (1, 1)  # the K-th of N parts
     log: tuple[str, ...] = ()
     ranks: int = 1  # processes that make one run together, each on a device
+    on: str = ""  # ray or ray://HOST:PORT; empty: this machine
+
+    def place(self, device: str) -> str:
+        """The device to use; one of another machine is not looked for here."""
+        if self.on and device != "auto":
+            return device
+        from strongreplay.training.devices import find_device
+
+        return str(find_device(device))
 
     def part_of(self, runs: list[T]) -> list[T]:
         """Every N-th run, beginning with the K-th: the same whatever is recorded already."""
@@ -41,8 +54,16 @@ class GridOptions:
         return runs[number - 1 :: count]
 
 
-def make_options(jobs: int, threads: int | None, devices: str, shard: str, log: list[str]) -> GridOptions:
+def make_options(
+    jobs: int, threads: int | None, devices: str, shard: str, log: list[str], on: str
+) -> GridOptions:
     """Parse the options of a command line; with several devices there are at least as many runs at a time."""
+    if on and on != "ray" and not on.startswith("ray://"):
+        raise ConfigError(f"--on must be ray or ray://HOST:PORT, got '{on}'")
+    if on and devices:
+        raise ConfigError(
+            "--devices are of this machine, got --on too; Ray deals out its GPUs: --device cuda"
+        )
     ranks, devices = parse_ranks(devices, jobs)
     places = tuple(name.strip() for name in devices.split(",") if name.strip())
     if places:
@@ -54,7 +75,7 @@ def make_options(jobs: int, threads: int | None, devices: str, shard: str, log: 
         from strongreplay.runs.loggers import parse_loggers
 
         loggers = parse_loggers(log)
-    return GridOptions(max(jobs, len(places)), threads, places, parse_shard(shard), loggers, ranks)
+    return GridOptions(max(jobs, len(places)), threads, places, parse_shard(shard), loggers, ranks, on)
 
 
 def parse_ranks(devices: str, jobs: int) -> tuple[int, str]:
@@ -87,5 +108,6 @@ def makes_runs(command: Callable[..., None]) -> Callable[..., None]:
         "devices": (Devices, ""),
         "shard": (Shard, "1/1"),
         "log": (Log, []),
+        "on": (On, ""),
     }
     return with_options(command, "how", options, make_options)

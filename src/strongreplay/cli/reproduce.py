@@ -122,13 +122,12 @@ def make_run_command(target: str) -> Callable[..., None]:
         how: GridOptions = GridOptions(),  # noqa: B008 - it is frozen
     ) -> None:
         from strongreplay.runs.grid import RunOptions
-        from strongreplay.runs.run import find_device
         from strongreplay.training.parallel import under_torchrun
 
         if under_torchrun():
             raise ConfigError("torchrun makes one run at a time with ser run; here, use --devices N")
         chosen = choose(target, only, protocol)
-        place = str(find_device(device))
+        place = how.place(device)
         options = RunOptions(out, choose_data_folder(data), place, loggers=how.log, ranks=how.ranks)
         run_cells(chosen, parse_seeds(seeds), options, how)
 

@@ -99,12 +99,12 @@ def run_command(
     from strongreplay.runs.config import prepare_stream
     from strongreplay.runs.grid import RunOptions
     from strongreplay.runs.recipes import recipe_of
-    from strongreplay.runs.run import CheckpointInterval, find_device
+    from strongreplay.runs.run import CheckpointInterval
     from strongreplay.runs.sweep import Sweep, add_options, collect_settings, override
 
     if checkpoint_every:
         CheckpointInterval.parse(checkpoint_every)
-    place = str(find_device(device))
+    place = how.place(device)
     chosen = add_options(collect_settings(settings), {"memory": memory, "net": net, "tasks": tasks})
     sweep = Sweep(stream, names, numbers, override(ctx.obj or {}, chosen), recipe_of(protocol, recipe))
     source = ctx.get_parameter_source("method")
@@ -192,7 +192,7 @@ def make_runs(
         for job in recorded:
             assert job.ended
             progress.on_message(job.name, job.ended[1])
-        for job in Grid(absent, options, how.jobs, how.threads, how.devices).go(progress):
+        for job in Grid(absent, options, how.jobs, how.threads, how.devices, on=how.on).go(progress):
             progress.on_job(job)
             ended.append(job)
             if under_torchrun() and job.ended and job.ended[0] == "failed":

@@ -66,7 +66,6 @@ def tune_command(
     from strongreplay.runs.config import prepare_stream
     from strongreplay.runs.grid import RunOptions
     from strongreplay.runs.recipes import recipe_of
-    from strongreplay.runs.run import find_device
     from strongreplay.runs.sweep import Sweep, add_options, collect_settings, split_commas
     from strongreplay.runs.tune import SEARCHED, write_recipe
     from strongreplay.storage.records import safe_name
@@ -80,9 +79,7 @@ def tune_command(
     configs = sweep.configs()
     note_memory(sweep)
     studies = open_studies(configs, space, out, trials, pruning)
-    options = RunOptions(
-        out, choose_data_folder(data), str(find_device(device)), loggers=how.log, ranks=how.ranks
-    )
+    options = RunOptions(out, choose_data_folder(data), how.place(device), loggers=how.log, ranks=how.ranks)
     search(studies, options, how, finalists, seeds)
     tried = [(study.config, study.tried(finalists, seeds)) for study in studies]
     print_tried(tried, validation)
@@ -120,6 +117,7 @@ def search(
     """Make all trials, then all runs of finalists; after a stop, print how to go on."""
     from strongreplay.cli.run import exit_if_failed
     from strongreplay.runs.grid import Grid, Job
+    from strongreplay.runs.jobs import always
     from strongreplay.runs.loggers import prepare_loggers
 
     prepare_loggers(options.loggers, options.out)
@@ -133,7 +131,7 @@ def search(
     with GridProgress(expected) as progress:
 
         def go(jobs: "Iterator[Job]", goes_on: "Judge") -> None:
-            for job in Grid(jobs, options, how.jobs, how.threads, how.devices, goes_on).go(progress):
+            for job in Grid(jobs, options, how.jobs, how.threads, how.devices, goes_on, how.on).go(progress):
                 for study in studies:
                     study.end(job)
                 progress.on_job(job)
@@ -144,7 +142,7 @@ def search(
             lambda *event: all(study.goes_on(*event) for study in studies),
         )
         if progress.stop.asked is None:
-            go((job for study in studies for job in study.final_jobs(finalists, seeds)), lambda *event: True)
+            go((job for study in studies for job in study.final_jobs(finalists, seeds)), always)
     if progress.stop.asked is not None:
         done = ", ".join(f"{study.num_finished} {study.config.method_name}" for study in studies)
         print_line(f"\nstopped after trials: {done}. Go on with the same command.", err=True)

@@ -1,4 +1,4 @@
-"""Grid: makes many runs, one after another in this process, or several at a time in separate ones."""
+"""Grid: makes many runs, one after another in this process, several at a time in others, or on Ray."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -36,9 +36,15 @@ class Grid:
     threads: int | None = None  # of each run; None: the cores are divided among the runs
     devices: tuple[str, ...] = ()  # dealt out among the runs; none: that of the options
     goes_on: Judge = always  # asked after each task of a run: False stops it
+    on: str = ""  # ray or ray://HOST:PORT; empty: this machine
 
     def go(self, listener: GridListener) -> Iterator[Job]:
         """Yield each job when it has ended. After a stop, jobs that have not begun are left out."""
+        if self.on:
+            from strongreplay.runs.on_ray import RayPool
+
+            asked = None if self.goes_on is always else self.goes_on
+            return RayPool(self.on, self.options, self.num_jobs, self.threads, asked).go(self.jobs, listener)
         if self.num_jobs == 1:
             return self.go_here(listener)
         devices = self.devices or (self.options.device,)

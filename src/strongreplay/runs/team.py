@@ -125,7 +125,7 @@ class Follower:
 
     def reason(self, said: str = "") -> str:
         """Why it ended; empty if it ended because of another rank, or has not ended."""
-        from strongreplay.runs.grid import exit_reason
+        from strongreplay.runs.workers import exit_reason
 
         code = self.wait()
         if code is None:

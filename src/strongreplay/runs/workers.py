@@ -215,11 +215,17 @@ def make_runs(link: Connection, options: RunOptions, listener: PipeListener) -> 
             held, source, device = link.recv()
         except (EOFError, ConnectionError):
             return
-        try:
-            ended = attempt(config_of(held, source), replace(options, device=device), listener)
-        except Exception as error:  # a fault of ours: it must not end the process, and its place is needed
-            ended = "failed", f"{type(error).__name__}: {error} ({place_of(error)})"
-        listener.send(*ended)
+        listener.send(*attempt_anything(held, source, replace(options, device=device), listener))
+
+
+def attempt_anything(
+    held: dict[str, Any], source: str, options: RunOptions, listener: Listener
+) -> tuple[str, str]:
+    """Make a run; a fault of ours is told with its place: it must not end the process."""
+    try:
+        return attempt(config_of(held, source), options, listener)
+    except Exception as error:
+        return "failed", f"{type(error).__name__}: {error} ({place_of(error)})"
 
 
 def end_with_parent(listener: PipeListener) -> None:

@@ -1,0 +1,139 @@
+"""What happens on the nodes of a Ray cluster: the task that makes a run, and the actor that it tells."""
+
+import asyncio
+import os
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import torch
+
+from strongreplay.errors import DataError
+from strongreplay.protocol import Terms
+from strongreplay.runs.jobs import RunOptions
+from strongreplay.runs.workers import REPORT_SECONDS, attempt_anything
+from strongreplay.storage import files
+from strongreplay.storage.lock import locked
+from strongreplay.storage.records import record_path
+from strongreplay.training.events import Listener, Position, RunInfo, Scores
+
+Key = tuple[int, int]  # the id of a job, as names may be equal, and the number of the attempt
+Event = tuple[Key, str, tuple[Any, ...]]
+Packed = dict[str, bytes]  # files by their path below the folder of records
+
+
+class Inbox:
+    """The actor: what runs tell waits here for the driver, and what the driver answers waits for the runs."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.answers: dict[Key, asyncio.Future[bool]] = {}
+        self.stopping = False
+
+    async def tell(self, key: Key, kind: str, *rest: Any) -> bool:
+        """Returns whether the run shall stop."""
+        self.events.append((key, kind, rest))
+        return self.stopping
+
+    async def judge(self, key: Key, index: int, scores: Scores) -> bool:
+        """Wait for the driver to say whether the run goes on."""
+        self.answers[key] = asyncio.get_running_loop().create_future()
+        self.events.append((key, "scores", (index, scores)))
+        return await self.answers[key]
+
+    async def answer(self, key: Key, goes_on: bool) -> None:
+        self.answers.pop(key).set_result(goes_on)
+
+    async def take(self) -> list[Event]:
+        events, self.events = self.events, []
+        return events
+
+    async def stop(self) -> None:
+        self.stopping = True
+
+
+class InboxListener(Listener):
+    """Tells the driver of a run; asks for a stop if the driver does, or if it is gone."""
+
+    def __init__(self, inbox: Any, key: Key, asks: bool, out: Path | None) -> None:
+        self.inbox, self.key, self.asks, self.out = inbox, key, asks, out
+        self.stopping, self.next_report = False, 0.0
+
+    def tell(self, kind: str, *rest: Any) -> None:
+        self.stopping |= bool(self.call(self.inbox.tell, kind, *rest))
+
+    def call(self, method: Any, *values: Any) -> Any:
+        import ray
+
+        try:
+            return ray.get(method.remote(self.key, *values))
+        except ray.exceptions.RayError:
+            self.stopping = True
+            return None
+
+    def wants_stop(self) -> bool:
+        return self.stopping
+
+    def on_start(self, run: RunInfo) -> None:
+        self.tell("steps", run.steps_done, run.num_steps)
+
+    def on_step(self, position: Position, terms: Terms) -> None:
+        if time.monotonic() >= self.next_report:
+            self.next_report = time.monotonic() + REPORT_SECONDS
+            self.tell("steps", position.steps_done, position.steps_expected)
+
+    def on_task(self, index: int, scores: Scores) -> None:
+        if self.asks and self.call(self.inbox.judge, index, scores) is not True:
+            self.stopping = True
+
+    def on_message(self, text: str) -> None:
+        self.tell("message", text)
+
+    def on_checkpoint(self, path: Path) -> None:
+        if self.out:  # a folder that the driver does not see
+            self.tell("files", pack(path, self.out))
+
+
+def make_run_there(
+    held: dict[str, Any], source: str, options: RunOptions, threads: int, key: Key, asks: bool, mark: str,
+    folder: str, kept: Packed, inbox: Any,
+) -> tuple[str, str, Packed]:  # fmt: skip
+    """The task: makes a run on a node; returns how it ended, a message, and files that the driver lacks."""
+    import ray
+
+    with suppress(OSError):  # a user's own files are named by their path from the driver's folder
+        os.chdir(folder)
+    torch.set_num_threads(threads)
+    is_shared, out = Path(mark).exists(), options.out
+    if not is_shared:
+        out = Path(tempfile.gettempdir()) / f"ser-{uuid4().hex}"
+        unpack(kept, out)
+    try:
+        listener = InboxListener(inbox, key, asks, None if is_shared else out)
+        listener.tell("node", ray.get_runtime_context().get_node_id())
+        if key[1] > 1:  # a process of a lost node may still be about to end
+            with locked(record_path(out, held).with_suffix(".state"), wait=True):
+                pass
+        how, text = attempt_anything(held, source, replace(options, out=out), listener)
+        return how, text, {} if is_shared else pack(out, out)
+    finally:
+        if not is_shared:
+            files.remove_quietly(out)
+
+
+def pack(place: Path, base: Path) -> Packed:
+    found = [path for path in place.rglob("*") if path.is_file() and not path.is_symlink()]
+    return {path.relative_to(base).as_posix(): path.read_bytes() for path in found if path.name != "lock"}
+
+
+def unpack(packed: Packed, base: Path) -> None:
+    """Write files; the manifest of a checkpoint last, so that it is whole once it is there."""
+    for name in sorted(packed, key=lambda name: name.endswith("manifest.json")):
+        path = base / name
+        if not path.resolve().is_relative_to(base.resolve()):
+            raise DataError(f"{name}: a node sent a file for another folder; refused")
+        files.write_bytes(path, packed[name])

@@ -1,0 +1,120 @@
+"""A Ray cluster of two nodes in this process, and what is lost on it while runs go on.
+
+It is run as a script in a network namespace of its own, because Ray listens on all interfaces:
+`two_nodes.py OUT` writes what it saw to OUT/seen.json.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from glob import glob
+from pathlib import Path
+from typing import Any
+
+from strongreplay.runs import on_ray
+from strongreplay.runs.config import RunConfig, resolve
+from strongreplay.runs.grid import Grid, Job, RunOptions
+
+WORDS = [
+    "run",
+    "split-digits",
+    "-m",
+    "er",
+    "--memory",
+    "30",
+    "--set",
+    "train.epochs=400",
+    "--checkpoint-every",
+    "20",
+]
+
+
+def configs(seeds: int = 3, epochs: int = 4) -> list[RunConfig]:
+    small = {"train.epochs": epochs, "net.width": 16}
+    methods = ("er", "derpp", "ser", "der")
+    return [resolve("split-digits", name, 30, seed, small) for name in methods for seed in range(seeds)]
+
+
+def tasks() -> list[int]:
+    """The processes that make runs now."""
+    own, found = os.readlink("/proc/self/ns/net"), []
+    for place in glob("/proc/[0-9]*"):
+        try:
+            title = Path(place, "cmdline").read_text()
+            if title.startswith("ray::make_run_there") and os.readlink(f"{place}/ns/net") == own:
+                found.append(int(place.rpartition("/")[2]))
+        except OSError:
+            continue
+    return found
+
+
+class Losses:
+    """Kills a worker when two runs have ended; when four have, removes a node that has a run half done."""
+
+    def __init__(self, cluster: Any, node: Any = None, kill_after: int = 2) -> None:
+        self.cluster, self.node, self.kill_after = cluster, node, kill_after
+        self.ended, self.messages, self.killed, self.removed = 0, list[str](), 0, False
+
+    def on_tick(self, running: list[Job]) -> None:
+        if not self.killed and self.ended >= self.kill_after and any(job.done > 20 for job in running):
+            for pid in tasks()[:1]:
+                os.kill(pid, signal.SIGKILL)
+                self.killed = pid
+        there = [job for job in running if self.node and job.device == self.node.node_id and job.done > 20]
+        if there and not self.removed and self.ended >= 4:
+            self.cluster.remove_node(self.node, allow_graceful=False)
+            self.removed = True
+
+    def on_message(self, name: str, text: str) -> None:
+        self.messages.append(f"{name}: {text}")
+
+    def wants_stop(self) -> bool:
+        return False
+
+    def go(self, configs: list[RunConfig], out: Path) -> dict[str, Any]:
+        options, ends = RunOptions(out, out, "cpu", checkpoint_every="10"), []
+        for job in Grid([Job.of(one) for one in configs], options, threads=1, on="ray").go(self):
+            self.ended += 1
+            ends.append(job.ended)
+        return {"ends": ends, "messages": self.messages, "killed": self.killed, "removed": self.removed}
+
+
+@contextmanager
+def unseen(out: Path) -> Iterator[str]:
+    """As if no node saw the driver's folder."""
+    yield str(out / "no such file")
+
+
+def interrupt(out: Path) -> dict[str, Any]:
+    """Ctrl-C while `ser run --on ray` has a run going."""
+    words = [sys.executable, "-m", "strongreplay", *WORDS, "--threads", "1", "--on", "ray", "-o", str(out)]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    while not glob(f"{out}/**/manifest.json", recursive=True) and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=120)[1]
+    return {"code": process.returncode, "said": said, "left": tasks()}
+
+
+def main(out: Path) -> None:
+    from ray.cluster_utils import Cluster
+
+    size = {"num_cpus": 1, "object_store_memory": 80_000_000}
+    cluster: Any = Cluster(initialize_head=True, head_node_args=size | {"include_dashboard": False})
+    os.environ["RAY_ADDRESS"] = cluster.address
+    second = cluster.add_node(**size)
+    seen: dict[str, Any] = {"grid": Losses(cluster, second).go(configs(), out / "grid")}
+    on_ray.marked = unseen
+    seen["sent"] = Losses(cluster, kill_after=0).go(configs(1, 20)[:1], out / "sent")
+    seen["stopped"] = interrupt(out / "stopped")
+    (out / "seen.json").write_text(json.dumps(seen))
+    cluster.shutdown()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
