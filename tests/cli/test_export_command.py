@@ -26,7 +26,10 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def answers(path: Path, inputs: NDArray[np.uint8]) -> tuple[list[object], NDArray[np.float32]]:
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     labels = json.loads(session.get_modelmeta().custom_metadata_map["labels"])
-    logits = session.run(["logits"], {session.get_inputs()[0].name: inputs})[0]
+    colours = np.ascontiguousarray(
+        np.broadcast_to(inputs, (len(inputs), 3, *inputs.shape[2:])).transpose(0, 2, 3, 1)
+    )
+    logits = session.run(["logits"], {"images": colours})[0]
     return labels, logits
 
 
@@ -76,7 +79,16 @@ def test_the_net_that_answers_is_written_and_nothing_is_normalised_unless_it_was
     np.testing.assert_allclose(logits, expected, atol=1e-4)
     working = model.method.net(model.test_view(torch.from_numpy(inputs))).detach().numpy()
     assert abs(working[:, :2] - expected).max() > 1e-2
-    assert [path.name for path in out.parent.iterdir()] == ["model.onnx"]
+    assert sorted(path.name for path in out.parent.iterdir()) == ["model.onnx", "model.onnx.md"]
+
+
+def test_a_name_that_promises_another_format_is_refused(state: Path, tmp_path: Path) -> None:
+    said = ser("export", state, tmp_path / "model.pt")
+    assert said.code == 2
+    assert "its name must end in .onnx, got .pt; name it model.onnx" in " ".join(said.err.split())
+    (tmp_path / "model.onnx.md").write_text("mine")
+    assert ser("export", state, tmp_path / "model.onnx").code == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx.md"]
 
 
 def test_mistakes_leave_nothing(state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from strongreplay.cli.commands import KEEP, Command
 from strongreplay.cli.options import StateFolder, VersionName
 from strongreplay.cli.text import count_of, format_bytes, join_names, print_line, print_note
 from strongreplay.errors import ConfigError
+from strongreplay.models.export_usage import text_beside
 
 CHECKED = 100  # samples of the memory on which PyTorch and the file must agree
 
@@ -30,9 +31,10 @@ def export_command(
     version: VersionName = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing ONNX file.")] = False,
 ) -> None:
-    """Write a model as ONNX: net, normalisation and label names in one file that takes raw images.
+    """Write a model as ONNX: all between an RGB image of any size and a label, in one file.
 
-    The file is written only if onnxruntime gives the same logits as PyTorch.
+    The file is written only if onnxruntime gives the same logits as PyTorch;
+    a text beside it, such as model.onnx.md, says how to use it.
     With --format hub or mlflow, write a folder instead.
 
     Example: ser export kept model.onnx, or: ser export kept card/ --format hub
@@ -40,8 +42,11 @@ def export_command(
     if form != "onnx":
         export_folder(state, out, form, version)
         return
-    if os.path.lexists(out) and not force:
-        raise ConfigError(f"{out}: the file exists already; choose another name, or replace it with --force")
+    for path in (out, text_beside(out)):
+        if os.path.lexists(path) and not force:
+            raise ConfigError(
+                f"{path}: the file exists already; choose another name, or replace it with --force"
+            )
 
     import torch
     from rich.console import Console
@@ -66,6 +71,7 @@ def export_command(
         f"onnxruntime and PyTorch differ by at most {exported.max_difference:.1e} on "
         f"{count_of(exported.num_checked, 'sample')}",
     )
+    print_line(f"{text_beside(exported.path).name} beside it says how to use it")
 
 
 def export_folder(state: Path, out: Path, form: str, version: str | None) -> None:
