@@ -13,7 +13,8 @@ from strongreplay.data.streams import Stream, split_by_class
 from strongreplay.data.views import normalise
 from strongreplay.errors import ConfigError
 from strongreplay.methods import check_scenario
-from strongreplay.methods.lwf import LwF, LwFConfig, distill, only, soften
+from strongreplay.methods.distillation import distill, only, soften
+from strongreplay.methods.lwf import LwF, LwFConfig
 from strongreplay.nets import build_net
 from strongreplay.protocol import Batch, Problem, Split, derive_generator
 

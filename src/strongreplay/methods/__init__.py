@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 METHODS: dict[str, MethodRow] = METHOD_ROWS
 
-__all__ = ["METHODS", "Method", "MethodConfig", "MethodRow", "build_method", "check_scenario", "method_row"]
+__all__ = [
+    "METHODS", "Method", "MethodConfig", "MethodRow", "build_method", "check_scenario", "method_row",
+    "scored_scenarios",
+]  # fmt: skip
 
 
 def method_row(name: str, source_hash: str | None = None) -> MethodRow:
@@ -39,10 +42,15 @@ def method_row(name: str, source_hash: str | None = None) -> MethodRow:
     return row_of_class(name, found.value, found.source_hash)
 
 
+def scored_scenarios(scenario: str) -> tuple[str, ...]:
+    """In which scenarios a stream is scored: one with disjoint tasks both with and without the task known."""
+    return ("class-il", "task-il") if scenario == "class-il" else (scenario,)
+
+
 def check_scenario(method: MethodRow | str, scenario: str, stream: str) -> None:
     """Raise an error that says why, if the method does not support the scenario."""
     row = method_row(method) if isinstance(method, str) else method
-    if scenario not in row.scenarios:
+    if not set(scored_scenarios(scenario)) & set(row.scenarios):
         raise ConfigError(f"{row.name} {row.refusal}; {stream} is {scenario.title().replace('Il', 'IL')}")
 
 

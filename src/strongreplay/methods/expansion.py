@@ -1,5 +1,6 @@
 """Parts of methods whose nets grow from task to task: frozen copies, fresh layers, new parameters."""
 
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -7,13 +8,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from strongreplay.methods.base import OldNet
-from strongreplay.nets import Classifier, seeded_init
+from strongreplay.nets import seeded_init
 
 
 class FrozenNets(nn.Module):
     """Copies of a net, taken one after another; none of them changes any more."""
 
-    def __init__(self, live: Classifier) -> None:
+    def __init__(self, live: nn.Module) -> None:
         super().__init__()
         self._live, self.nets = (live,), nn.ModuleList()
 
@@ -43,6 +44,16 @@ def start_anew(weight: Tensor, generator: torch.Generator) -> None:
     if len(weight):
         with seeded_init(generator):
             weight.copy_(nn.Linear(weight.shape[1], weight.shape[0], bias=False).weight)
+
+
+def draw_anew(module: nn.Module, generator: torch.Generator) -> None:
+    """PyTorch's default initial weights of all layers, drawn on the host; statistics start anew too."""
+    fresh = deepcopy(module).cpu()
+    with seeded_init(generator):
+        for layer in fresh.modules():
+            if callable(reset := getattr(layer, "reset_parameters", None)):
+                reset()
+    module.load_state_dict(fresh.state_dict())
 
 
 def add_missing(optimizer: Optimizer, module: nn.Module) -> None:

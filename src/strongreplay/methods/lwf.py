@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, linear, log_softmax
+from torch.nn.functional import cross_entropy, linear
 from torch.optim import Optimizer
 
 from strongreplay.methods.base import (
@@ -28,10 +28,9 @@ from strongreplay.methods.base import (
     evaluation_mode,
     predict_all,
 )
+from strongreplay.methods.distillation import distill, only, soften
 from strongreplay.nets import Classifier, with_features
 from strongreplay.protocol import Batch, Split, Task, Terms
-
-LOWEST = torch.finfo(torch.float32).min / 2
 
 
 class LwFConfig(MethodConfig):
@@ -152,25 +151,6 @@ class LwF(Method):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         allocate_buffers(self, state_dict, prefix, "targets", "new_weight", "new_bias")
         super()._load_from_state_dict(state_dict, prefix, *args)
-
-
-def only(columns: Tensor) -> Tensor:
-    """A mask to add to logits: zero in the given columns, elsewhere so low that a softmax is zero.
-
-    It is finite, so that 0 * log-probability is 0, not NaN. Adding it takes half the time of a masked fill.
-    """
-    return torch.zeros_like(columns, dtype=torch.float32).masked_fill_(~columns, LOWEST)
-
-
-def soften(logits: Tensor, mask: Tensor, temperature: float) -> Tensor:
-    return torch.add(mask, logits, alpha=1 / temperature).softmax(1)
-
-
-def distill(logits: Tensor, wanted: Tensor, mask: Tensor, temperature: float, weight: float = 1) -> Tensor:
-    """Weighted cross-entropy of softened outputs with the targets, averaged over the batch."""
-    # One dot product: PyTorch's cross-entropy with probabilities takes 1.5 times as long.
-    log_probabilities = log_softmax(torch.add(mask, logits, alpha=1 / temperature), 1)
-    return torch.dot(log_probabilities.view(-1), wanted.view(-1)) * (-weight / len(wanted))
 
 
 def to_unit(images: Tensor) -> Tensor:

@@ -26,7 +26,8 @@ class Block(nn.Module):
         super().__init__()
         self.conv1, self.norm1 = conv3x3(num_in, num_out, stride), nn.BatchNorm2d(num_out)
         self.conv2, self.norm2 = conv3x3(num_out, num_out), nn.BatchNorm2d(num_out)
-        self.inner, self.outer = nn.ReLU(), nn.ReLU()  # a method may replace them
+        self.inner: nn.Module = nn.ReLU()  # a method may replace both
+        self.outer: nn.Module = nn.ReLU()
         self.shortcut, self.pixel_step = nn.Sequential(), 1
         if stride != 1 or num_in != num_out:
             # With few channels the pixels are chosen first, and the convolution has no stride.

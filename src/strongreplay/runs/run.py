@@ -236,11 +236,11 @@ class StreamTrainer(Trainer):
     def judge(self, tasks: range, learnt: int, ask: Predictor | None) -> Scores:
         """A row of each accuracy matrix; for a future task the candidates are the classes up to its own."""
         config, stream = self.config.eval, self.stream
-        row: Scores = {name: [None] * len(stream) for name in scenarios_of(stream)}
+        row: Scores = {name: [None] * len(stream) for name in scenarios_of(stream, self.config.row)}
         for task in tasks:
             known = range(len(stream)) if config.candidates == "all" else range(max(learnt, task) + 1)
             seen = tuple(sorted({label for t in known for label in stream.task_classes[t]}))
-            candidates = (seen, stream.task_classes[task]) if stream.scenario == "class-il" else (seen,)
+            candidates = [stream.task_classes[task] if name == "task-il" else seen for name in row]
             with self.meter("evaluate"), self.precision.applied(self.method):
                 split, size = stream.test(task), config.batch_size
                 accuracies = evaluate(

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from strongreplay import metrics
 from strongreplay.data.streams import Stream
+from strongreplay.methods import MethodRow, scored_scenarios
 from strongreplay.training.events import Scores
 
 Predictor = Callable[[Tensor], Tensor]
@@ -22,8 +23,9 @@ class ScoreTable:
     rows: list[Scores] = field(default_factory=list)
 
 
-def scenarios_of(stream: Stream) -> tuple[str, ...]:
-    return ("class-il", "task-il") if stream.scenario == "class-il" else ("domain-il",)
+def scenarios_of(stream: Stream, method: MethodRow) -> tuple[str, ...]:
+    """The scenarios that a run on the stream is scored in, of those that the method supports."""
+    return tuple(name for name in scored_scenarios(stream.scenario) if name in method.scenarios)
 
 
 def summarise(table: ScoreTable) -> dict[str, Any]:
