@@ -362,8 +362,11 @@ def configs() -> list[Files]:
 
 
 def read_config(folder: Path, chance: Random) -> None:
-    with contextlib.suppress(json.JSONDecodeError, UnicodeDecodeError, RecursionError):
-        config_of(json.loads(content_of(folder)), "")
+    try:
+        held = json.loads(content_of(folder))
+    except (ValueError, RecursionError):  # a number of thousands of digits is a ValueError too
+        return
+    config_of(held, "")
 
 
 @cache

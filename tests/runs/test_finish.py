@@ -138,3 +138,19 @@ def test_a_state_with_absurd_content_is_refused_when_it_is_loaded(
         write_checkpoint(place, found.tree | {key: value}, about)
         with pytest.raises(RunError, match=r"does not fit this run \(.*; remove .*seed-0.state"):
             run(config, out=tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("label", [-1, 10])
+def test_a_memory_with_labels_of_no_class_is_refused_when_it_is_loaded(label: int, tmp_path: Path) -> None:
+    settings = {"data.tasks": 1, "train.epochs": 1, "net.width": 8}
+    config = resolve("split-digits", "er", 20, settings=settings)
+    run(config, out=tmp_path, keep_state=True)
+    place = state_folder(tmp_path, config)
+    found = read_newest(place)
+    assert found is not None
+    labels = found.tree["method"]["memory.labels"].clone()
+    labels[0] = label
+    about = {name: value for name, value in found.manifest.items() if name not in ("files", "sum")}
+    write_checkpoint(place, found.tree | {"method": found.tree["method"] | {"memory.labels": labels}}, about)
+    with pytest.raises(RunError, match=r"does not fit this run \(memory: its labels must be 0 to 9"):
+        run(config, out=tmp_path, resume=True)

@@ -69,19 +69,19 @@ def write_mlflow_folder(store: Store, version: str | None, folder: Path) -> Vers
     except ModuleNotFoundError:
         raise ConfigError("mlflow is missing; pip install 'strongreplay[loggers]'") from None
     refuse_existing(folder)
-    with files.new_folder(folder) as beside:
-        found = write_hub_folder(store, version, beside / "hub")
-        mlflow.pyfunc.save_model(
-            beside / "mlflow",
-            loader_module=FLAVOUR,
-            data_path=str(beside / "hub"),
-            pip_requirements=[f"strongreplay=={__version__}"],
-            metadata={"version": found.name, "written": found.written},
-        )
-        files.remove(beside / "hub")
-        for path in sorted((beside / "mlflow").iterdir()):
-            os.replace(path, beside / path.name)
-        (beside / "mlflow").rmdir()
+    hub = files.name_beside(folder)
+    try:
+        found = write_hub_folder(store, version, hub)
+        with files.new_folder(folder) as beside:
+            mlflow.pyfunc.save_model(
+                beside,
+                loader_module=FLAVOUR,
+                data_path=str(hub),
+                pip_requirements=[f"strongreplay=={__version__}"],
+                metadata={"version": found.name, "written": found.written},
+            )
+    finally:
+        files.remove_quietly(hub)
     return found
 
 

@@ -293,6 +293,6 @@ def config_of(held: Mapping[str, Any], source: str) -> RunConfig:
         config = resolve(held["stream"], method, seed=seed, settings=settings, code=code)
     except ConfigError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise ConfigError(f"not the configuration of a run ({type(error).__name__}: {error})") from None
     return replace(config, source=source)

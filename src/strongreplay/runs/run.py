@@ -30,6 +30,7 @@ from strongreplay.training.events import Listener, Listeners, Scores
 from strongreplay.training.parallel import LostRank, Ranks
 from strongreplay.training.resources import Meter
 from strongreplay.training.shared_rows import share_rows
+from strongreplay.training.state_check import check_labels
 from strongreplay.training.trainer import Interrupted, Trainer, report_loading
 
 __all__ = [
@@ -274,6 +275,7 @@ class StreamTrainer(Trainer):
     def load(self, state: dict[str, Any], steps_done: int) -> None:
         check_tree(state, len(self.training_tasks))
         super().load(state, steps_done)
+        check_labels(self.method, self.stream.num_classes)
         self.index, self.learnt = state["index"], state["learnt"]
         self.terms, self.started = state["terms"], state["started"]
         # Version 0.1 used other names for these two.
