@@ -11,11 +11,11 @@ import typer
 from strongreplay.cli.commands import KEEP, Command
 from strongreplay.cli.learn_report import print_outcome
 from strongreplay.cli.options import AsJson, Device, Settings, ShowAll, Threads, choose_device
-from strongreplay.errors import ConfigError, DataError
+from strongreplay.errors import ConfigError
 
 if TYPE_CHECKING:
     from strongreplay.models.learn import LearnOutcome, LearnRequest
-    from strongreplay.models.store import Store, Version
+    from strongreplay.models.store import Version
 
 REFUSED = 3  # exit code
 
@@ -159,6 +159,7 @@ def learn_command(
     if level is not None and not 0 < level <= 1:
         raise ConfigError(f"--level must be a probability > 0 and <= 1, got {level:g}; try --level 0.01")
 
+    from strongreplay.models.acts import accept_candidate
     from strongreplay.models.gate import LEVEL
     from strongreplay.models.learn import MAX_DROP, LearnRequest
     from strongreplay.models.store import Store
@@ -242,18 +243,6 @@ def learn(state: Path, order: "LearnRequest", device: Any) -> "LearnOutcome":
             stopped = str(error)
     typer.echo(f"{stopped}; run the same command again to resume", err=True)
     raise typer.Exit(128 + (stop.asked or 2))
-
-
-def accept_candidate(store: "Store", keep: int | None) -> "Version":
-    """Put the refused update in use, without training."""
-    from strongreplay.models.store import CANDIDATE
-
-    if CANDIDATE not in store.names():
-        raise DataError(f"{store.folder}: no refused update waits there; learn one with --data")
-    with store.locked():
-        version = store.accept({"act": "accept"})
-        store.prune(keep)
-    return version
 
 
 COMMAND = Command("learn", learn_command, KEEP, 10)

@@ -14,21 +14,14 @@ def rollback_command(
     version: Annotated[str, typer.Argument(metavar="VERSION", help="The one to use, such as v3.")],
 ) -> None:
     """Put another version in use; nothing is copied or removed."""
-    from strongreplay.errors import DataError
+    from strongreplay.models.acts import roll_back
     from strongreplay.models.store import WORK, Store
 
     store = Store(state)
-    if not store.names():
-        _ = store.current  # raises if there is no model
-    with store.locked():
-        try:
-            before = store.peek()
-        except DataError:  # `current` is damaged; a rollback repairs it
-            before = None
-        if before == version:
-            print_line(f"{version} is in use already")
-            return
-        store.rollback(version, {"act": "rollback", "from": before})
+    before = roll_back(store, version)
+    if before == version:
+        print_line(f"{version} is in use already")
+        return
     print_line(f"{version} is in use now")
     if before:
         print_line(f"undo with: ser rollback {state} {before}")

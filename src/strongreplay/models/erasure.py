@@ -76,12 +76,14 @@ def forget(
     labels: Collection[Label] = (),
     sources: Collection[str] = (),
     ids: Collection[int] = (),
+    by: Mapping[str, str] | None = None,
     confirm: Callable[[ErasedSamples], None] = lambda found: None,
     progress: OnProgress = lambda what, done, total: None,
 ) -> Erased:
     """Remove the selected samples, and all with equal pixels, from every version.
 
-    `source` is the source of a sample, or the folder or array file that contains it. `confirm` is called with
+    `source` is the source of a sample, or the folder or array file that contains it. `by` is added to the
+    line of the history. `confirm` is called with
     the samples to remove and may raise; nothing is changed before that.
     """
     if not (labels or sources or ids):
@@ -102,7 +104,7 @@ def forget(
             progress("forgetting", done, total)
             return without(tree, found)
 
-        act = {"act": "forget", "samples": len(found.samples), "ids": list(found.ids)}
+        act = {"act": "forget", "samples": len(found.samples), "ids": list(found.ids), **(by or {})}
         sources = {origin.source for origin in found.samples}
         changed = store.rewrite(KINDS, change, act, lambda about: without_notes(about, sources))
     return Erased(len(found.samples), found.ids, tuple(changed), found.stopped)

@@ -18,6 +18,7 @@ from strongreplay.serve.docs_page import render_docs
 from strongreplay.serve.guards import Guards, refusal
 from strongreplay.serve.live import LiveModel
 from strongreplay.serve.metrics import ServiceMetrics
+from strongreplay.serve.people import add_people
 from strongreplay.serve.settings import ServiceSettings
 
 ERRORS: dict[int | str, dict[str, Any]] = {
@@ -58,6 +59,7 @@ class Readiness(BaseModel):
     ready: bool
     version: str
     waiting: int
+    needs_token: bool  # for the routes that do not answer everybody
     problem: str | None = None
 
 
@@ -106,7 +108,13 @@ class Service:
         is_ready = waiting < self.settings.queue_size
         response.status_code = 200 if is_ready else 503
         version = self.live.loaded.version.name
-        return Readiness(ready=is_ready, version=version, waiting=waiting, problem=self.live.problem)
+        return Readiness(
+            ready=is_ready,
+            version=version,
+            waiting=waiting,
+            needs_token=self.settings.token is not None,
+            problem=self.live.problem,
+        )
 
     async def version(self) -> VersionInfo:
         """The version in use and since when it is served."""
@@ -152,6 +160,7 @@ def make_app(live: LiveModel, settings: ServiceSettings) -> FastAPI:
         return HTMLResponse(render_docs(app.openapi()))
 
     app.get("/docs", include_in_schema=False)(docs)
+    add_people(app, live, settings)
     return app
 
 

@@ -31,6 +31,7 @@ class LiveModel:
     ) -> None:
         self.store, self.device, self.tell = store, device, tell
         self.loaded = self.load()
+        self.lock = threading.Lock()  # one refresh at a time
         self.problem: str | None = None  # why a newer version is not served
         self.num_reloads = 0
         self.since = time.time()
@@ -44,11 +45,16 @@ class LiveModel:
             raise DataError(
                 f"{self.store.folder}: takes features, not images; `ser serve` serves image models"
             )
+        loaded.model.method.eval()  # for good: threads that share it need not switch its mode
         loaded.model.scores(torch.zeros((1, *shape), dtype=torch.uint8))  # the first forward pass is slow
         return loaded
 
     def refresh(self) -> bool:
         """Load the version in use if it is another; returns whether the model changed."""
+        with self.lock:
+            return self.look()
+
+    def look(self) -> bool:
         try:
             if self.store.current == self.loaded.version.name:
                 self.problem = None

@@ -27,6 +27,10 @@ POLL_SECONDS = 0.05
 NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS)
 
 
+class BusyError(RunError):
+    """Another process is writing to the folder."""
+
+
 @contextmanager
 def locked(folder: Path, wait: bool = False) -> Iterator[None]:
     """Lock the folder. If it is locked already, wait (`wait=True`) or raise an error that names the owner.
@@ -178,8 +182,8 @@ def read_text(handle: int) -> str:
     return os.read(handle, 200).decode(errors="replace").strip()
 
 
-def busy(folder: Path, owner: str) -> RunError:
-    return RunError(f"{folder}: {owner or 'another process'} is at work here; wait for it or stop it")
+def busy(folder: Path, owner: str) -> BusyError:
+    return BusyError(f"{folder}: {owner or 'another process'} is at work here; wait for it or stop it")
 
 
 def unusable(folder: Path, error: OSError) -> RunError:
