@@ -40,7 +40,10 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     state, given = folder / "model", {"learner.memory": 60, "learner.val": 0.3}
     teach(state, write_manifest(folder / "january", (0, 1), 0, 25), settings=given, max_drop=200.0)
     teach(state, write_manifest(folder / "february", (2,), 0, 25), max_drop=200.0)
-    assert teach(state, write_manifest(folder / "march", (3,), 0, 10), max_drop=-200.0).version is None
+    assert (
+        teach(state, write_manifest(folder / "march", (3,), 0, 10), max_drop=-200.0, level=1.0).version
+        is None
+    )
     return state
 
 
