@@ -142,7 +142,7 @@ def test_a_model_without_memory_has_a_status(tmp_path: Path) -> None:
     state = tmp_path / "model"
     teach(state, write_folder(tmp_path / "a", (0, 1), 0, 8), settings={"learner.method": "sgd"})
     teach(state, write_folder(tmp_path / "b", (2,), 0, 8), max_drop=200.0)
-    assert "0 samples to replay" in ser("status", state).out
+    assert "memory: no sample to replay" in ser("status", state).out
     assert ser("diff", state, "v1", "v2").code == 0
     assert ser("memory", state, "list").code == 0
 

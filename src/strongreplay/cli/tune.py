@@ -176,4 +176,4 @@ def print_tried(tried: "list[tuple[RunConfig, list[Tried]]]", validation: float)
     print_table(Table((*columns, "settings"), rows, title, wraps=["settings"]))
 
 
-COMMAND = Command("tune", tune_command, STUDY, 30)
+COMMAND = Command("tune", tune_command, STUDY, 25)
