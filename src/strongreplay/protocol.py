@@ -108,6 +108,7 @@ class Problem:
     train_view: View  # also augments replayed images, with new random draws
     test_view: View  # the same without augmentation
     seed: int = 0
+    auxiliary: Tensor | None = None  # (N, C, H, W) unlabelled images, for methods that need them
 
     def generator(self, name: str) -> torch.Generator:
         return derive_generator(self.seed, name)

@@ -75,7 +75,8 @@ class MethodCase:
         settings = ({"memory_size": MEMORY_SIZE} if self.row.has_memory else {}) | self.settings
         view = self.stream.train_view(derive_generator(seed, "replayed views"))
         num_classes, test_view = self.stream.num_classes, self.stream.test_view
-        problem = Problem(num_classes, len(self.stream), view, test_view, seed)
+        images = make_split(10, seed=3).inputs  # for methods that need unlabelled ones
+        problem = Problem(num_classes, len(self.stream), view, test_view, seed, images)
         return self.row.build(self.make_net(seed), problem, self.row.config(**settings))
 
     def make_net(self, seed: int) -> nn.Module:

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from support.steps import auxiliary_for
 
 from strongreplay.data.streams import STREAMS
 from strongreplay.errors import ConfigError
@@ -61,7 +62,8 @@ def test_every_recipe_resolves_and_names_its_source() -> None:
         assert recipe.source, recipe
         assert recipe.method in METHODS
         assert recipe.stream in STREAMS
-        found = resolve(recipe.stream, recipe.method, recipe.memory_size, recipe_name=recipe.name)
+        settings = auxiliary_for(recipe.method)
+        found = resolve(recipe.stream, recipe.method, recipe.memory_size, 0, settings, recipe.name)
         assert found.source == recipe.source
 
 

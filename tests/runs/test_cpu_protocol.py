@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from support.steps import auxiliary_for
 from typer.testing import CliRunner
 
 from strongreplay.cli import app
@@ -22,9 +23,10 @@ def test_every_method_of_a_stream_has_the_small_net_and_few_epochs(stream: str) 
     methods = {recipe.method for recipe in all_recipes() if recipe.name == CPU and recipe.stream == stream}
     assert methods == {recipe.method for recipe in all_recipes() if recipe.stream == stream}
     for method in methods - {"rm", "ert", "co2l"}:  # these have schedules of their own
-        config = resolve(stream, method, 200, recipe_name=CPU)
+        settings = auxiliary_for(method)
+        config = resolve(stream, method, 200, 0, settings, CPU)
         assert (config.net.width, config.train.epochs, config.train.milestones) == (20, 5, (4,))
-        assert config.train.lr == resolve(stream, method, 200).train.lr
+        assert config.train.lr == resolve(stream, method, 200, 0, settings).train.lr
         assert config.source.startswith("cpu protocol, version 1; else: ")
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from support.compare import assert_same
 from support.processes import in_a_process
+from support.steps import auxiliary_for
 from torch import Tensor
 
 from strongreplay.errors import ConfigError, RunError
@@ -32,7 +33,7 @@ SETTINGS = {"data.tasks": 3, "train.epochs": 2, "train.first_epochs": None, "tra
 
 
 def config_for(method: str, **settings: Any) -> RunConfig:
-    small = SETTINGS | settings
+    small = SETTINGS | auxiliary_for(method) | settings
     width = {"lvt": 8, "mlp": 16}
     net = METHODS[method].net or "mlp"
     small |= {"net.width": width[net]}

@@ -110,6 +110,11 @@ def first_batch(stream: Stream, task: int = 0, size: int = 16) -> Batch:
     return Batch(rows, images, stream.test_view(images), split.labels[rows])
 
 
+def auxiliary_for(name: str) -> dict[str, str]:
+    """Unlabelled images, for a method that needs them."""
+    return {"data.auxiliary": "digits"} if METHODS[name].needs_auxiliary else {}
+
+
 def memories(method: Method) -> list[Memory[Any]]:
     return [module for module in method.modules() if isinstance(module, Memory)]
 

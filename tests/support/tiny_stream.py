@@ -33,7 +33,8 @@ def make_net(seed: int = 0, num_classes: int = NUM_CLASSES) -> Classifier:
 
 def make_problem(stream: Stream, seed: int = 0) -> Problem:
     view = stream.train_view(derive_generator(seed, "replayed views"))
-    return Problem(stream.num_classes, len(stream), view, stream.test_view, seed)
+    images = make_split(10, seed=3).inputs  # for methods that need unlabelled ones
+    return Problem(stream.num_classes, len(stream), view, stream.test_view, seed, images)
 
 
 def weights(module: nn.Module) -> torch.Tensor:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from support.compare import assert_same
 from support.ranks import distance, in_ranks, load, save
+from support.steps import auxiliary_for
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -43,7 +44,11 @@ def config_for(method: str, **settings: Any) -> RunConfig:
     """Two tasks of split-digits; batches of 63 rows divide by three, but not by two."""
     small = {"data.tasks": 2, "train.epochs": 1, "train.first_epochs": None, "train.batch_size": 63}
     of_method = {f"method.{key}": value for key, value in quick_settings(method).items()}
-    return resolve("split-digits", method, settings=small | {"net.width": 16} | of_method | settings)
+    return resolve(
+        "split-digits",
+        method,
+        settings=small | {"net.width": 16} | auxiliary_for(method) | of_method | settings,
+    )
 
 
 def train(config: RunConfig, ranks: Ranks | None = None) -> dict[str, Any]:

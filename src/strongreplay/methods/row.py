@@ -63,6 +63,11 @@ class MethodRow:
         return "boundaries" in self.needs
 
     @property
+    def needs_auxiliary(self) -> bool:
+        """Whether it learns from unlabelled images beside the stream's."""
+        return "auxiliary images" in self.needs
+
+    @property
     def needs_disjoint_classes(self) -> bool:
         """Whether each class must belong to one task only, which rules out blurry streams."""
         return "classes of each task" in self.needs

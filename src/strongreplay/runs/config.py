@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
+from strongreplay.data.auxiliary import check_auxiliary
 from strongreplay.data.datasets import OnProgress, default_folder
 from strongreplay.data.own_data import data_hash, is_own
 from strongreplay.data.streams import StreamInfo, StreamOptions, describe_stream
@@ -56,6 +57,7 @@ class DataConfig(Section):
 
     added = frozenset(
         {"num_tasks", "order", "first", "step", "online", "blurry", "boundaries", "test", "side", "hash"}
+        | {"auxiliary"}
     )
     tasks: int | None = Field(None, ge=1, description="learn only the first tasks, this many; none: all")
     validation: float = Field(
@@ -77,6 +79,10 @@ class DataConfig(Section):
     test: float | None = Field(None, gt=0, lt=1, description="own data: share held out for testing")
     side: int | None = Field(None, ge=1, description="own images: side in pixels; none: from the images")
     hash: str | None = Field(None, description="own data or code: its hash, set automatically")
+    auxiliary: str | None = Field(
+        None,
+        description="unlabelled images for methods that need them: a dataset, or one's own (folder:PHOTOS)",
+    )
 
     @field_validator("order", mode="before")
     @classmethod
@@ -100,7 +106,7 @@ class DataConfig(Section):
 
     @property
     def options(self) -> StreamOptions:
-        return StreamOptions(**self.model_dump(exclude={"online", "hash"}))
+        return StreamOptions(**self.model_dump(exclude={"online", "hash", "auxiliary"}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +270,22 @@ def stream_faults(stream: str, row: MethodRow, info: StreamInfo, built: Mapping[
         )
     if data.boundaries is False and row.needs_boundaries:
         faults.append(f"{row.name} needs to know where a task ends; data.boundaries=false leaves that out")
-    return faults
+    return faults + auxiliary_faults(row, data)
+
+
+def auxiliary_faults(row: MethodRow, data: DataConfig) -> list[str]:
+    """Auxiliary images are given to a method that needs them, and to no other."""
+    if data.auxiliary is None:
+        remedy = "give a dataset or your own with --set data.auxiliary=fashion-mnist or folder:PHOTOS"
+        fault = f"{row.name} needs unlabelled images beside the stream; {remedy}"
+        return [fault] if row.needs_auxiliary else []
+    if not row.needs_auxiliary and row.source_hash is None:
+        return [f"data.auxiliary is of no use to {row.name}; leave it out"]
+    try:
+        check_auxiliary(data.auxiliary)
+    except ConfigError as error:
+        return [str(error)]
+    return []
 
 
 def reading_faults(stream: str, data: DataConfig) -> list[str]:

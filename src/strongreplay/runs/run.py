@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from strongreplay.data.auxiliary import read_auxiliary
 from strongreplay.data.streams import Stream, accumulate, build_stream
 from strongreplay.errors import ConfigError, RunError
 from strongreplay.methods import Method
@@ -176,6 +178,8 @@ class StreamTrainer(Trainer):
         with self.meter("data"):
             loading = report_loading(listener)
             self.stream = build_stream(config.stream, config.seed, folder, loading, config.data.options)
+            named, shape = config.data.auxiliary, self.stream.input_shape
+            images = None if named is None else read_auxiliary(named, shape, folder, loading)
         self.training_tasks = accumulate(self.stream) if config.row.on_union else self.stream
         # Replayed images are augmented with their own generator, which does not affect the stream's views.
         names = ("order", "views", "replayed views")
@@ -183,7 +187,7 @@ class StreamTrainer(Trainer):
         view = self.stream.train_view(generators["views"])
         replayed_view = self.stream.train_view(generators["replayed views"])
         super().__init__(
-            make_method(config, self.stream, replayed_view, ranks).to(device),
+            make_method(config, self.stream, replayed_view, ranks, images).to(device),
             view,
             self.stream.test_view,
             config.train,
@@ -303,7 +307,13 @@ class StreamTrainer(Trainer):
         return RunRecord(held, results | ({"accuracy_of": accuracy} if accuracy else {}), measured)
 
 
-def make_method(config: RunConfig, stream: Stream, replayed_view: View, ranks: Ranks | None = None) -> Method:
+def make_method(
+    config: RunConfig,
+    stream: Stream,
+    replayed_view: View,
+    ranks: Ranks | None = None,
+    auxiliary: Tensor | None = None,
+) -> Method:
     """The method of a config with its net; initial weights are drawn from the config's seed."""
     net = make_net(
         config.net.name,
@@ -317,5 +327,7 @@ def make_method(config: RunConfig, stream: Stream, replayed_view: View, ranks: R
         if config.train.compile:
             raise ConfigError("train.compile compiles a net for one device; leave it out, or use one device")
         share_rows(net, stream.num_classes, ranks)
-    problem = Problem(stream.num_classes, len(stream), replayed_view, stream.test_view, config.seed)
+    problem = Problem(
+        stream.num_classes, len(stream), replayed_view, stream.test_view, config.seed, auxiliary
+    )
     return config.row.build(net, problem, config.method)
