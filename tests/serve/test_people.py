@@ -37,7 +37,7 @@ def write_manifest(folder: Path, classes: tuple[int, ...], start: int, count: in
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """v1 of zero and one, v2 of the evil class, and a candidate of three."""
     folder = tmp_path_factory.mktemp("page")
-    state, given = folder / "model", {"learner.memory": 60, "learner.val": 0.3}
+    state, given = folder / "model", {"learner.memory": 160, "learner.val": 0.3}
     teach(state, write_manifest(folder / "january", (0, 1), 0, 25), settings=given, max_drop=200.0)
     teach(state, write_manifest(folder / "february", (2,), 0, 25), max_drop=200.0)
     assert (
@@ -84,6 +84,7 @@ def test_a_photo_is_answered_with_its_neighbours_and_names_stay_text(page: Page,
     assert page.locator("script").count() == 1
     assert page.locator("img[src='x']").count() == 0
     expect(page.locator("#classes tbody th").nth(2)).to_have_text(EVIL)
+    expect(page.locator("#drift")).to_contain_text("of the newest 1 images")
     expect(page.locator("#memory-label option").nth(3)).to_have_text(EVIL)
 
 
@@ -148,6 +149,11 @@ def test_acts_are_refused_without_token_from_other_sites_and_while_another_write
     for path, content in (("rollback", {"version": "v99"}), ("forget", {"ids": [10**9]})):
         assert post(f"/api/{path}", json=content, headers=RIGHT).status_code == 400
     assert post("/api/forget", json={"ids": []}, headers=RIGHT).status_code == 422
+    photo = next(kept.parent.glob("january/*/*.png")).read_bytes()
+    assert post("/predict", content=photo, headers=RIGHT).json()["version"] == "v2"
+    found = service.client.get("/api/drift", headers=RIGHT).json()
+    assert (found["samples"] >= 1, found["rate"], found["version"]) == (True, 0.05, "v2")
+    assert "ser_unlike_share" in service.client.get("/metrics", headers=RIGHT).text
     policy = service.client.get("/").headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy

@@ -107,7 +107,7 @@ def list_folder(folder: Path) -> list[ImageEntry]:
 
 
 def list_manifest(manifest: Path) -> list[ImageEntry]:
-    """The images listed in a CSV file with the header path,label, in its order."""
+    """The images listed in a CSV file with the columns path and label, in its order; others are ignored."""
     remedy = f"write UTF-8 lines under the header {','.join(HEADER)}"
     with telling(manifest, remedy):
         if not manifest.is_file() or manifest.stat().st_size > MANIFEST_LIMIT:
@@ -115,9 +115,10 @@ def list_manifest(manifest: Path) -> list[ImageEntry]:
         root = manifest.parent.resolve()
         rows = csv.reader(io.StringIO(manifest.read_bytes().decode("utf-8-sig"), newline=""), strict=True)
         try:
-            if (header := next(rows, [])) != HEADER:
+            header = [name.strip() for name in next(rows, [])]
+            if any(header.count(name) != 1 for name in HEADER):
                 raise Damaged(manifest, f"must begin with the header path,label, got {str(header)[:80]}")
-            items = [_manifest_item(manifest, root, rows.line_num, row) for row in rows if row]
+            items = [_manifest_item(manifest, root, rows.line_num, row, header) for row in rows if row]
         except csv.Error as error:
             raise Damaged(manifest, f"line {rows.line_num} is not CSV ({error})") from error
         if not items:
@@ -125,11 +126,13 @@ def list_manifest(manifest: Path) -> list[ImageEntry]:
     return items
 
 
-def _manifest_item(manifest: Path, root: Path, line: int, row: list[str]) -> ImageEntry:
+def _manifest_item(manifest: Path, root: Path, line: int, row: list[str], header: list[str]) -> ImageEntry:
     where = f"{manifest} line {line}"
-    if len(row) != len(HEADER):
+    if len(row) != len(header):
         raise DataError(f"{where} must have a path and a label, got {len(row)} fields; fix the line")
-    path, label = row[0], row[1].strip()  # a space after the comma must not make another class
+    values = dict(zip(header, row, strict=True))
+    path = values["path"]
+    label = values["label"].strip()  # a space after the comma must not make another class
     file = _inside(manifest.parent / check_name(path, where), root)
     return ImageEntry(file.relative_to(root).as_posix(), check_name(label, where), file)
 

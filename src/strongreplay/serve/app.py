@@ -18,8 +18,10 @@ from strongreplay.serve.docs_page import render_docs
 from strongreplay.serve.guards import Guards, refusal
 from strongreplay.serve.live import LiveModel
 from strongreplay.serve.metrics import ServiceMetrics
-from strongreplay.serve.people import add_people
+from strongreplay.serve.people import People, add_people
+from strongreplay.serve.remembered import SampleCache
 from strongreplay.serve.settings import ServiceSettings
+from strongreplay.serve.traffic import Traffic
 
 ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"description": "The request or an image cannot be read."},
@@ -68,8 +70,15 @@ class Service:
 
     def __init__(self, live: LiveModel, settings: ServiceSettings) -> None:
         self.live, self.settings, self.metrics = live, settings, ServiceMetrics()
+        self.cache = SampleCache(live)
+        self.traffic = Traffic(self.cache)
         self.batcher = Batcher(
-            live, settings.wait_seconds, settings.batch_size, settings.queue_size, self.metrics.on_batch
+            live,
+            settings.wait_seconds,
+            settings.batch_size,
+            settings.queue_size,
+            self.metrics.on_batch,
+            self.traffic.note,
         )
 
     @asynccontextmanager
@@ -134,6 +143,7 @@ class Service:
     async def metrics_text(self) -> Response:
         """Counts and times for Prometheus."""
         version, waiting = self.live.loaded.version.name, self.batcher.num_waiting
+        self.metrics.on_traffic(*await run_in_threadpool(self.traffic.share))
         return Response(self.metrics.text(version, waiting, self.live.num_reloads), media_type=TEXT)
 
 
@@ -160,7 +170,7 @@ def make_app(live: LiveModel, settings: ServiceSettings) -> FastAPI:
         return HTMLResponse(render_docs(app.openapi()))
 
     app.get("/docs", include_in_schema=False)(docs)
-    add_people(app, live, settings)
+    add_people(app, People(live, settings, service.cache, service.traffic))
     return app
 
 

@@ -44,9 +44,11 @@ class Batcher:
         batch_size: int,
         queue_size: int,
         on_batch: Callable[[int, float], None] = lambda images, seconds: None,
+        on_logits: Callable[[str, Tensor], None] = lambda version, logits: None,
     ) -> None:
         self.live, self.wait_seconds = live, wait_seconds
-        self.batch_size, self.queue_size, self.on_batch = batch_size, queue_size, on_batch
+        self.batch_size, self.queue_size = batch_size, queue_size
+        self.on_batch, self.on_logits = on_batch, on_logits
         self.requests: queue.Queue[Request | None] = queue.Queue()
         self.num_waiting, self.lock = 0, threading.Lock()
         self.thread = threading.Thread(target=self.work, name="batcher", daemon=True)
@@ -102,7 +104,9 @@ class Batcher:
         loaded, began = self.live.loaded, time.perf_counter()
         try:
             images = torch.cat([request.images for request in batch])
-            probabilities = loaded.model.scores(images).double().softmax(1)
+            logits = loaded.model.scores(images)
+            probabilities = logits.double().softmax(1)
+            self.on_logits(loaded.version.name, logits)
         except Exception as error:
             for request in batch:
                 request.future.set_exception(error)

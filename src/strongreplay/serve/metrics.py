@@ -1,5 +1,7 @@
 """ServiceMetrics: counts and times of the service in Prometheus' text format."""
 
+import math
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
@@ -24,6 +26,10 @@ class ServiceMetrics:
         self.answers = Counter(
             "ser_answers", "Answers by version and label", ["version", "label"], registry=self.registry
         )
+        self.samples = Gauge("ser_traffic_samples", "Newest samples with scores", registry=self.registry)
+        self.unlike = Gauge(
+            "ser_unlike_share", "Share of them that is unlike the held-out samples", registry=self.registry
+        )
         self.waiting = Gauge("ser_waiting_images", "Images in the queue", registry=self.registry)
         self.reloads = Gauge("ser_reloads", "Versions loaded since the start", registry=self.registry)
         self.version = Gauge("ser_version", "1 for the served version", ["version"], registry=self.registry)
@@ -31,6 +37,10 @@ class ServiceMetrics:
     def on_batch(self, images: int, seconds: float) -> None:
         self.batches.observe(images)
         self.forward.observe(seconds)
+
+    def on_traffic(self, samples: int, unlike: float | None) -> None:
+        self.samples.set(samples)
+        self.unlike.set(math.nan if unlike is None else unlike)
 
     def on_request(self, route: str, status: int, seconds: float) -> None:
         self.requests.labels(route, str(status)).inc()

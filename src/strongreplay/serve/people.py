@@ -19,6 +19,7 @@ from strongreplay.serve.bodies import BadRequest, decode_images, read_body
 from strongreplay.serve.live import LiveModel
 from strongreplay.serve.remembered import SampleCache
 from strongreplay.serve.settings import TOKEN_VARIABLE, ServiceSettings
+from strongreplay.serve.traffic import Traffic
 from strongreplay.storage.lock import BusyError
 
 T = TypeVar("T")
@@ -50,8 +51,10 @@ class ForgetOrder(BaseModel):
 class People:
     """What people see of the model and what they may do with it."""
 
-    def __init__(self, live: LiveModel, settings: ServiceSettings) -> None:
-        self.live, self.settings, self.cache = live, settings, SampleCache(live)
+    def __init__(
+        self, live: LiveModel, settings: ServiceSettings, cache: SampleCache, traffic: Traffic
+    ) -> None:
+        self.live, self.settings, self.cache, self.traffic = live, settings, cache, traffic
 
     async def status(self) -> dict[str, Any]:
         """The model in use: classes with marks and accuracy over versions, memory, versions, candidate."""
@@ -100,6 +103,10 @@ class People:
         found = await ask(self.cache.read)
         return {"version": found.version, "pairs": await ask(lambda: found.confusions)}
 
+    async def drift(self) -> dict[str, Any]:
+        """Signs of trouble in the newest requests: unlike samples, shares of predicted classes."""
+        return await ask(self.traffic.report)
+
     async def nearest(
         self, request: Request, count: Annotated[int, Query(ge=1, le=50)] = 6
     ) -> dict[str, Any]:
@@ -146,14 +153,14 @@ async def ask(work: Callable[[], T]) -> T:
         raise BadRequest(str(error), 400 if isinstance(error, ConfigError) else 409) from None
 
 
-def add_people(app: FastAPI, live: LiveModel, settings: ServiceSettings) -> None:
+def add_people(app: FastAPI, people: People) -> None:
     """Add the page and its routes to the service."""
-    people = People(live, settings)
     reads: dict[str, Callable[..., Any]] = {
         "/api/status": people.status,
         "/api/history": people.history,
         "/api/memory": people.memory,
         "/api/confusions": people.confusions,
+        "/api/drift": people.drift,
     }
     for path, route in reads.items():
         app.get(path, responses=REFUSALS)(route)

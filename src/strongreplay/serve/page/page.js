@@ -97,6 +97,7 @@ async function act(title, text, action, path, content, report) {
 async function askAll(files) {
   $("answers").replaceChildren();
   for (const file of files) await guarded(() => askOne(file));
+  await guarded(showDrift);
 }
 
 async function askOne(file) {
@@ -340,6 +341,20 @@ async function showConfusions() {
   $("confusions").replaceChildren(...(parts.length ? parts : [make("p", "No held-out sample has a wrong answer.")]));
 }
 
+async function showDrift() {
+  const found = await get("/api/drift");
+  let text = found.problem || "No request has been answered by this version yet.";
+  if (found.samples) {
+    const share = (value) => `${(100 * value).toFixed(1)} %`;
+    text = `${found.unlike} of the newest ${found.samples} images (${share(found.share)}) are unlike the held-out samples; ${share(found.rate)} would be by chance. `;
+    text += found.over ? `This is over the limit of ${share(found.limit)}: look at them, label some and learn.` : `The limit is ${share(found.limit)}.`;
+    const changed = found.classes.filter((one) => one.p < 0.01).map((one) => `${one.label} ${share(one.before)} → ${share(one.now)}`);
+    if (changed.length) text += ` Other shares of answers than on held-out samples: ${changed.join(", ")}.`;
+  }
+  $("drift").textContent = text;
+  $("drift").classList.toggle("warned", Boolean(found.over));
+}
+
 async function showHistory() {
   const rows = (await get("/api/history")).map((one) => {
     const parts = [];
@@ -369,7 +384,7 @@ async function refresh() {
   showVersions();
   showClasses();
   showMemoryFilter();
-  await Promise.all([showMemory(), showConfusions(), showHistory()]);
+  await Promise.all([showMemory(), showConfusions(), showHistory(), showDrift()]);
   document.body.dataset.version = status.version;
 }
 

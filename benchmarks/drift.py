@@ -1,0 +1,111 @@
+"""How well drift is found on CIFAR-100: a class that was kept out, and a darkened copy of known classes.
+
+    python benchmarks/drift.py FOLDER --data DATA [--seeds 3]
+
+A model learns ten classes. Its threshold is chosen on its held-out samples for 5 % false alarms. Then test
+images of the known classes, ten other classes one by one, and darkened copies of the known ones are scored.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from strongreplay.data.datasets import load
+from strongreplay.models.drift import KINDS, LIMIT, Collector, load_reference
+from strongreplay.models.learn import LearnRequest, learn
+from strongreplay.models.store import Store
+from strongreplay.protocol import Split
+
+CPU = torch.device("cpu")
+NUM_KNOWN, NUM_OTHERS, DARK = 10, 10, (0.5, 0.25)
+BAG = 50  # images that arrive together
+NUM_TESTS = 50  # images of a class
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--each", type=int, default=300, help="training images of a class")
+    parser.add_argument("--net", default="cnn", help="cnn, or efficientnet-lite0 with slda")
+    parser.add_argument("--epochs", type=int, default=15)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    train, test = load("cifar100", given.data)
+    side = 32 if given.net == "cnn" else 160
+    rows: dict[tuple[str, str], list[Tensor]] = {}
+    for seed in range(given.seeds):
+        order = np.random.default_rng(seed).permutation(100).tolist()
+        known, others = order[:NUM_KNOWN], order[NUM_KNOWN : NUM_KNOWN + NUM_OTHERS]
+        state = given.folder / f"seed-{seed}"
+        if not (state / "current").exists():
+            images, labels = pick(train, known, given.each)
+            teach(state, enlarge(images, side), labels, settings_of(given.net, given.epochs, seed))
+        for kind in KINDS:
+            for name, images in arrivals(test, known, others):
+                rows.setdefault((kind, name), []).append(flagged(state, kind, enlarge(images, side)))
+    print("| score | samples | flagged (smallest to largest set) | sets of 50 over the limit |")
+    print("|---|---|---|---|")
+    for (kind, name), found in rows.items():
+        shares = [100 * float(one.double().mean()) for one in found]
+        bags = [float(bag.double().mean()) > LIMIT for one in found for bag in one.split(BAG)]
+        spread = f"{np.mean(shares):.1f} % ({min(shares):.0f} to {max(shares):.0f})"
+        print(f"| {kind} | {name} | {spread} | {sum(bags)} of {len(bags)} |")
+
+
+def settings_of(net: str, epochs: int, seed: int) -> dict[str, object]:
+    own: dict[str, object] = {
+        "net.name": net,
+        "learner.seed": seed,
+        "learner.memory": 2000,
+        "learner.val": 0.2,
+    }
+    if net != "cnn":
+        return own | {"learner.method": "slda"}
+    return own | {"net.width": 32, "train.epochs": epochs, "train.lr": 0.03}
+
+
+def enlarge(images: Tensor, side: int) -> Tensor:
+    if images.shape[-1] == side:
+        return images
+    return torch.nn.functional.interpolate(images.float(), (side, side), mode="bilinear").round().byte()
+
+
+def teach(state: Path, images: Tensor, labels: list[int], settings: dict[str, object]) -> None:
+    outcome = learn(state, LearnRequest((images, labels), settings=settings, accept=True), CPU)
+    assert outcome.report is not None
+    right, count = (sum(row[place] for row in outcome.report.fresh.values()) for place in (0, 1))
+    share = 100 * right / count
+    print(f"{state.name}: {count} held-out samples, {share:.1f} % right, {outcome.seconds:.0f} s")
+
+
+def pick(split: Split, classes: Sequence[int], each: int) -> tuple[Tensor, list[int]]:
+    chosen = [(split.labels == number).nonzero().flatten()[:each] for number in classes]
+    rows = torch.cat(chosen)
+    return split.inputs[rows], split.labels[rows].tolist()
+
+
+def arrivals(test: Split, known: Sequence[int], others: Sequence[int]) -> list[tuple[str, Tensor]]:
+    mixed = pick(test, known, NUM_TESTS)[0]
+    mixed = mixed[torch.randperm(len(mixed), generator=torch.Generator().manual_seed(0))]
+    found = [("known classes (false alarms)", mixed)]
+    found += [("a class kept out", pick(test, [number], NUM_TESTS)[0]) for number in others]
+    found += [(f"known classes, darkened to {dark:.0%}", (mixed * dark).to(torch.uint8)) for dark in DARK]
+    return found
+
+
+def flagged(state: Path, kind: str, images: Tensor) -> Tensor:
+    """(N,) whether each image is unlike."""
+    _, model, reference = load_reference(Store(state), None, CPU, kind=kind)  # type: ignore[arg-type]
+    collector = Collector(model, reference)
+    collector.add([f"#{row}" for row in range(len(images))], images)
+    return collector.finish().scores > reference.threshold
+
+
+if __name__ == "__main__":
+    main()
