@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from strongreplay.data.datasets import load
-from strongreplay.models.drift import KINDS, LIMIT, Collector, load_reference
+from strongreplay.models.drift import KINDS, LIMIT, Collector, Kind, load_reference
 from strongreplay.models.learn import LearnRequest, learn
 from strongreplay.models.store import Store
 from strongreplay.protocol import Split
@@ -51,11 +51,11 @@ def main() -> None:
                 rows.setdefault((kind, name), []).append(flagged(state, kind, enlarge(images, side)))
     print("| score | samples | flagged (smallest to largest set) | sets of 50 over the limit |")
     print("|---|---|---|---|")
-    for (kind, name), found in rows.items():
+    for (score, name), found in rows.items():
         shares = [100 * float(one.double().mean()) for one in found]
         bags = [float(bag.double().mean()) > LIMIT for one in found for bag in one.split(BAG)]
         spread = f"{np.mean(shares):.1f} % ({min(shares):.0f} to {max(shares):.0f})"
-        print(f"| {kind} | {name} | {spread} | {sum(bags)} of {len(bags)} |")
+        print(f"| {score} | {name} | {spread} | {sum(bags)} of {len(bags)} |")
 
 
 def settings_of(net: str, epochs: int, seed: int) -> dict[str, object]:
@@ -99,9 +99,9 @@ def arrivals(test: Split, known: Sequence[int], others: Sequence[int]) -> list[t
     return found
 
 
-def flagged(state: Path, kind: str, images: Tensor) -> Tensor:
+def flagged(state: Path, kind: Kind, images: Tensor) -> Tensor:
     """(N,) whether each image is unlike."""
-    _, model, reference = load_reference(Store(state), None, CPU, kind=kind)  # type: ignore[arg-type]
+    _, model, reference = load_reference(Store(state), None, CPU, kind=kind)
     collector = Collector(model, reference)
     collector.add([f"#{row}" for row in range(len(images))], images)
     return collector.finish().scores > reference.threshold

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from strongreplay.data.user_data import Label
 
 
@@ -31,7 +33,7 @@ def compare_shares(
     if len(seen) > 1 and total_before and total_now:
         together = float(chi2_contingency(list(zip(*seen, strict=True)), lambda_="log-likelihood").pvalue)
     tests = [
-        float(fisher_exact([[old, total_before - old], [new, total_now - new]]).pvalue)
+        float(fisher_exact(np.array([[old, total_before - old], [new, total_now - new]])).pvalue)
         for old, new in zip(before, now, strict=True)
     ]
     changes = [
