@@ -6,7 +6,7 @@ Plain training (SGD), replay (ER) and Strong Experience Replay (SER) on the embe
 5 seeds, published settings; about half a minute on one core. Lines are means, bands 95 % intervals.
 """
 
-import sys
+from argparse import ArgumentParser
 
 import matplotlib
 import numpy as np
@@ -19,7 +19,6 @@ matplotlib.use("agg")
 import matplotlib.pyplot as plt
 
 METHODS = {"sgd": ("plain training", "#777777"), "er": ("ER", "#009E73"), "ser": ("SER", "#D55E00")}
-SEEDS = 5
 
 
 def first_task(method: str, seed: int) -> list[float]:
@@ -29,18 +28,18 @@ def first_task(method: str, seed: int) -> list[float]:
     return [float(row[0] or 0) for row in record.matrix("class-il")]
 
 
-def main(path: str) -> None:
+def main(path: str, seeds: int) -> None:
     figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
     for method, (label, colour) in METHODS.items():
-        scores = np.array([first_task(method, seed) for seed in range(SEEDS)])
+        scores = np.array([first_task(method, seed) for seed in range(seeds)])
         mean, tasks = scores.mean(0), range(1, scores.shape[1] + 1)
-        half = stats.t.ppf(0.975, SEEDS - 1) * scores.std(0, ddof=1) / SEEDS**0.5
+        half = stats.t.ppf(0.975, seeds - 1) * scores.std(0, ddof=1) / seeds**0.5
         axes.plot(tasks, mean, color=colour, marker="o", label=label)
         axes.fill_between(tasks, mean - half, np.minimum(mean + half, 100), color=colour, alpha=0.15)
         axes.annotate(
             label, (tasks[-1], mean[-1]), (8, 0), textcoords="offset points", color=colour, va="center"
         )
-        print(f"{label}: {mean[-1]:.1f} ± {half[-1]:.1f} % at the end ({SEEDS} seeds)")
+        print(f"{label}: {mean[-1]:.1f} ± {half[-1]:.1f} % at the end ({seeds} seeds)")
     axes.set(
         xlabel="tasks learnt", ylabel="accuracy on the first task (%)", ylim=(-3, 103), xticks=[1, 2, 3, 4, 5]
     )
@@ -49,4 +48,7 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "forgetting.png")
+    parser = ArgumentParser(description="Draw accuracy on the first task while others are learnt.")
+    parser.add_argument("path", nargs="?", default="forgetting.png")
+    parser.add_argument("--seeds", type=int, default=5)
+    main(**vars(parser.parse_args()))

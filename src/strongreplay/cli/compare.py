@@ -36,7 +36,10 @@ def compare_command(
     spread: SpreadOption = "interval",
     form: Format = "text",
 ) -> None:
-    """Print a table of metrics, averaged over seeds, and draw accuracy after each task."""
+    """Print a table of metrics, averaged over seeds, and draw accuracy after each task.
+
+    Example: ser compare runs --against ser --metric average_accuracy,forgetting
+    """
     from strongreplay.report.tables import group_records
 
     metrics = parse_metrics(metric)

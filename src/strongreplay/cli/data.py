@@ -22,7 +22,10 @@ def get_command(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Datasets; see: ser data list")],
     data: DataFolder = None,
 ) -> None:
-    """Download datasets; files that exist and are valid are not downloaded again."""
+    """Download datasets; files that exist and are valid are not downloaded again.
+
+    Example: ser data get mnist
+    """
     from strongreplay.data import datasets
 
     folder = choose_data_folder(data)
@@ -40,7 +43,10 @@ def get_command(
 
 @app.command("list")
 def list_command(data: DataFolder = None) -> None:
-    """List every dataset: description, state, files and size on disk."""
+    """List every dataset: description, state, files and size on disk.
+
+    Example: ser data list
+    """
     from strongreplay.data import datasets
 
     folder = choose_data_folder(data)
@@ -62,7 +68,10 @@ def check_command(
     ] = None,
     data: DataFolder = None,
 ) -> None:
-    """Verify checksums and structure of every file found."""
+    """Verify checksums and structure of every file found.
+
+    Example: ser data check mnist
+    """
     from strongreplay.data import datasets
 
     folder = choose_data_folder(data)

@@ -22,6 +22,8 @@ def diff_command(
     """Show differences between two versions: classes, accuracy, memory, weights, settings.
 
     Accuracy is measured on the same samples: those held out by one version and not replayed by the other.
+
+    Example: ser diff kept v1 v2
     """
     from strongreplay.models.inspect import diff_versions
     from strongreplay.models.store import Store

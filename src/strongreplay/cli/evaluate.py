@@ -42,7 +42,10 @@ def evaluate_command(
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
-    """Show accuracy by class, the most frequent errors, and the change since another version."""
+    """Show accuracy by class, the most frequent errors, and the change since another version.
+
+    Example: ser evaluate kept --data labelled/ --against v1
+    """
     from strongreplay.models.inspect import evaluate_versions
     from strongreplay.models.store import Store
 

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 def history_command(state: StateFolder, as_json: AsJson = False, everything: ShowAll = False) -> None:
-    """Show every act: what was learnt, refused, accepted, saved, rolled back, forgotten, pruned."""
+    """Show every act: what was learnt, refused, accepted, saved, rolled back, forgotten, pruned.
+
+    Example: ser history kept
+    """
     from strongreplay.models.inspect import read_history
     from strongreplay.models.store import Store
 

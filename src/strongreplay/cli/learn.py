@@ -135,6 +135,8 @@ def learn_command(
     The first update creates the model. Later ones keep its settings; --memory,
     --val and the training settings can change. If the update is refused, the
     exit code is 3 and the model does not change.
+
+    Example: ser learn kept --data january/ --max-drop 5
     """
     given = {
         "learner.method": method,

@@ -22,7 +22,10 @@ app = typer.Typer(help="List methods, streams, nets or recipes.", no_args_is_hel
 @app.command("methods")
 @takes_format
 def list_methods(form: Format = "text") -> None:
-    """List every method: what it does, what it stores, what it needs, and its scenarios."""
+    """List every method: what it does, what it stores, what it needs, and its scenarios.
+
+    Example: ser list methods --markdown
+    """
     from strongreplay.extensions import installed
     from strongreplay.methods import METHODS, method_row
 
@@ -49,7 +52,10 @@ def load_installed(points: Iterable[str], find: "Callable[[str], Row]") -> "list
 @app.command("streams")
 @takes_format
 def list_streams(form: Format = "text") -> None:
-    """List every stream: dataset, tasks, scenario and net."""
+    """List every stream: dataset, tasks, scenario and net.
+
+    Example: ser list streams
+    """
     from strongreplay.data.streams import STREAMS
     from strongreplay.extensions import installed
 
@@ -65,7 +71,10 @@ def package_of(point: "EntryPoint") -> str:
 @app.command("nets")
 @takes_format
 def list_nets(form: Format = "text") -> None:
-    """List every net."""
+    """List every net.
+
+    Example: ser list nets
+    """
     from strongreplay.extensions import installed
     from strongreplay.nets import NETS, net_row
 
@@ -81,7 +90,10 @@ def list_nets(form: Format = "text") -> None:
 @app.command("recipes")
 @takes_format
 def list_recipes(form: Format = "text") -> None:
-    """List published settings by stream, method and memory size."""
+    """List published settings by stream, method and memory size.
+
+    Example: ser list recipes --csv
+    """
     from strongreplay.runs.recipes import all_recipes
 
     rows = [

@@ -81,7 +81,10 @@ def list_command(
     as_json: AsJson = False,
     everything: ShowAll = False,
 ) -> None:
-    """List the samples: label, source, version that added it, and use."""
+    """List the samples: label, source, version that added it, and use.
+
+    Example: ser memory kept list
+    """
     kept = read_samples(context.obj, version, label)
     if as_json:
         print_json([asdict(one) | {"version": kept.came_with.get(one.lesson)} for one in kept.samples])
@@ -109,7 +112,10 @@ def show_command(
     version: VersionName = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="File of the picture.")] = Path("memory.png"),
 ) -> None:
-    """Draw the stored images, one row per class; held-out images have a frame."""
+    """Draw the stored images, one row per class; held-out images have a frame.
+
+    Example: ser memory kept show --out memory.png
+    """
     from strongreplay.report.contact_sheet import draw_sheet
 
     kept = read_samples(context.obj, version, label)
@@ -140,6 +146,8 @@ def export_command(
     """Write the samples: PNG files in class folders, or features.npz, and manifest.csv with a line for each.
 
     Characters of a class name that a folder name cannot have are written as %XX, as in URLs.
+
+    Example: ser memory kept export samples/
     """
     from strongreplay.models.write_samples import write_samples
 
@@ -170,6 +178,8 @@ def forget_command(
     trained on the samples do not change: to remove that influence, train a new
     model. Copies of the folder, and data that a disk keeps of removed files,
     are not erased.
+
+    Example: ser memory kept forget --id 12
     """
     from strongreplay.models.erasure import forget
     from strongreplay.models.store import Store

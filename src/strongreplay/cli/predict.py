@@ -50,6 +50,8 @@ def predict_command(
     Backslashes and characters that cannot be printed are escaped. If some files
     cannot be read, they are reported on stderr, the others are classified, and
     the exit code is 1.
+
+    Example: ser predict kept photo.jpg, or: find photos -name '*.jpg' | ser predict kept -
     """
     from strongreplay.models.load import load_model
     from strongreplay.models.store import Store

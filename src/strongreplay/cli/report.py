@@ -21,7 +21,10 @@ def report_command(
     out: Annotated[Path, typer.Option("--out", "-o", help="File of the page.")] = Path("report.html"),
     margin: Margin = 2.0,
 ) -> None:
-    """Write one self-contained HTML page: verdicts on the paper, tables, figures, run details."""
+    """Write one self-contained HTML page: verdicts on the paper, tables, figures, run details.
+
+    Example: ser report runs -o report.html
+    """
     from strongreplay.report.collect import collect
     from strongreplay.report.page import build
     from strongreplay.storage.files import write_text

@@ -60,7 +60,10 @@ def list_command(
     quick: Annotated[bool, typer.Option("--quick", help="Without steps and hours; needs no torch.")] = False,
     form: Format = "text",
 ) -> None:
-    """List every cell: the published number, recorded seeds, and the time of a seed on this machine."""
+    """List every cell: the published number, recorded seeds, and the time of a seed on this machine.
+
+    Example: ser reproduce list table1 --only ser,m200
+    """
     from strongreplay.runs.recipes import find_recipe, recipe_of
     from strongreplay.storage.records import format_setting
 
@@ -131,7 +134,10 @@ def make_run_command(target: str) -> Callable[..., None]:
         options = RunOptions(out, choose_data_folder(data), place, loggers=how.log, ranks=how.ranks)
         run_cells(chosen, parse_seeds(seeds), options, how)
 
-    command.__doc__ = f"Run what is missing of it: {TARGETS[target]}."
+    command.__doc__ = f"""Run what is missing of it: {TARGETS[target]}.
+
+    Example: ser reproduce {target} --only ser --seeds 5
+    """
     return command
 
 
@@ -151,7 +157,10 @@ def report_command(
     margin: Margin = 2.0,
     spread: SpreadOption = "interval",
 ) -> None:
-    """Show a verdict for every cell, and write it as Markdown, CSV, LaTeX and HTML."""
+    """Show a verdict for every cell, and write it as Markdown, CSV, LaTeX and HTML.
+
+    Example: ser reproduce report --to report
+    """
     from strongreplay.report import protocols
     from strongreplay.report.collect import collect
     from strongreplay.report.reproduction import counts
@@ -264,7 +273,10 @@ def config_for(item: PaperCell, seed: int) -> "RunConfig":
 
 @app.command("refresh", hidden=True)
 def refresh_command() -> None:
-    """After a change of recipes: write again which records belong to which cell."""
+    """After a change of recipes: write again which records belong to which cell.
+
+    Example: ser reproduce refresh
+    """
     import json
 
     from strongreplay.runs import recipes

@@ -25,6 +25,8 @@ def resume_command(
     """Resume every stopped run in a folder; the results are the same bits as without the stop.
 
     Another number of devices changes them by rounding only.
+
+    Example: ser resume runs
     """
     from strongreplay.runs.config import config_of
     from strongreplay.runs.grid import RunOptions

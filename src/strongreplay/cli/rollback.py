@@ -13,7 +13,10 @@ def rollback_command(
     state: StateFolder,
     version: Annotated[str, typer.Argument(metavar="VERSION", help="The one to use, such as v3.")],
 ) -> None:
-    """Put another version in use; nothing is copied or removed."""
+    """Put another version in use; nothing is copied or removed.
+
+    Example: ser rollback kept v3
+    """
     from strongreplay.models.acts import roll_back
     from strongreplay.models.store import WORK, Store
 

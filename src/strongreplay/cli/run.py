@@ -90,6 +90,8 @@ def run_command(
     """Learn a stream and record the results; a run for each combination of methods, values and seeds.
 
     Recorded runs are skipped; stopped runs resume from their last checkpoint.
+
+    Example: ser run split-digits --method er,ser --memory 50 --seeds 5 --out runs
     """
     names = list(dict.fromkeys(name.strip() for entry in method for name in entry.split(",") if name.strip()))
     if not names:

@@ -30,7 +30,10 @@ def show_command(
     ] = False,
     form: Format = "text",
 ) -> None:
-    """Print records: settings, accuracy after each task, time and memory."""
+    """Print records: settings, accuracy after each task, time and memory.
+
+    Example: ser show runs/split-digits/*/seed-0.json
+    """
     from strongreplay.runs.paper import TARGETS, items
 
     if config:

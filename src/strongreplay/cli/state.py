@@ -32,7 +32,10 @@ def find(folder: Path) -> list[Path]:
 
 @app.command()
 def inspect(folder: Folder) -> None:
-    """Show the contents of each checkpoint: run, time, step, sizes and checksums."""
+    """Show the contents of each checkpoint: run, time, step, sizes and checksums.
+
+    Example: ser state inspect runs
+    """
     from strongreplay.runs.stopped import read_stopped
 
     for path in find(folder):
@@ -61,7 +64,10 @@ def describe(stopped: "StoppedState") -> str:
 
 @app.command()
 def verify(folder: Folder) -> None:
-    """Read every checkpoint and verify every checksum; the exit code is 1 if one is damaged."""
+    """Read every checkpoint and verify every checksum; the exit code is 1 if one is damaged.
+
+    Example: ser state verify runs
+    """
     from strongreplay.storage.state import read_checkpoint
 
     damaged = 0

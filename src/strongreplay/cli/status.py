@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 def status_command(state: StateFolder, as_json: AsJson = False, everything: ShowAll = False) -> None:
-    """Show a model's classes and when they were learnt, its memory and its versions."""
+    """Show a model's classes and when they were learnt, its memory and its versions.
+
+    Example: ser status kept
+    """
     from strongreplay.models.inspect import read_status
     from strongreplay.models.store import Store
 

@@ -56,6 +56,8 @@ def tune_command(
     """Search the settings of methods on held-out data, never on test data, and write a recipe.
 
     The same command goes on with a search that was stopped, or adds trials.
+
+    Example: ser tune split-digits --method er,ser --memory 50 --trials 20 --out tuned
     """
     if how.shard != (1, 1):
         raise ConfigError("--shard does not apply: a trial depends on those before it; use --jobs")

@@ -43,9 +43,9 @@ class Location:
 
 def default_folder() -> Path:
     """The user's cache folder: the default data folder."""
-    import pooch  # type: ignore[import-untyped]
+    from platformdirs import user_cache_path
 
-    return Path(pooch.os_cache("strongreplay"))
+    return user_cache_path("strongreplay")
 
 
 def load(name: str, folder: Path, progress: OnProgress | None = None) -> tuple[Split, Split]:

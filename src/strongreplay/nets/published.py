@@ -97,6 +97,6 @@ def read_tensors(data: bytes) -> dict[str, Tensor]:
 
 
 def cache_folder() -> Path:
-    import pooch  # type: ignore[import-untyped]
+    from platformdirs import user_cache_path
 
-    return Path(pooch.os_cache("strongreplay"))
+    return user_cache_path("strongreplay")
