@@ -1,7 +1,7 @@
 """Herded exemplars: equally many of each seen class, chosen when a task ends and learnt with the next one."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,14 +23,22 @@ def join_exemplars(task: Task, memory: Memory[Exemplar]) -> Task:
     return task.with_train(task.train.joined(Split(*memory.rows, memory.ids)))
 
 
+def exemplar(chosen: Split) -> Any:
+    return Exemplar(chosen.inputs, chosen.labels)
+
+
 def herd_exemplars(
-    memory: Memory[Exemplar],
+    memory: Memory[Any],
     task: Task,
     num_seen: int,
     features: Callable[[Tensor], Tensor],
     device: torch.device,
+    row: Callable[[Split], Any] = exemplar,
 ) -> None:
-    """Share the memory equally by all seen classes; the task's classes are chosen anew by herding."""
+    """Share the memory equally by all seen classes; the task's classes are chosen anew by herding.
+
+    `row` makes what the memory keeps of the chosen samples.
+    """
     quota = memory.capacity // num_seen
     inputs, labels = task.train.inputs, task.train.labels
     present = set(labels.tolist())
@@ -43,4 +51,4 @@ def herd_exemplars(
         rows = torch.nonzero(labels == label).flatten()
         rows = rows[herd(features(inputs[rows]), quota).to(rows.device)]
         chosen = task.train.take(rows).to(device)
-        memory.append(Exemplar(chosen.inputs, chosen.labels), chosen.ids)
+        memory.append(row(chosen), chosen.ids)
