@@ -37,7 +37,9 @@ from strongreplay.data.dataset_readers import Dataset, read_members
 from strongreplay.data.formats import cifar_member, idx_archives, parse_cifar, parse_idx
 from strongreplay.data.image_files import stream_images
 from strongreplay.data.images import read_header
+from strongreplay.data.layouts import split_data
 from strongreplay.data.own_data import open_own
+from strongreplay.data.read_options import ReadOptions
 from strongreplay.data.user_data import read_chunk, read_inputs
 from strongreplay.errors import SerError
 from strongreplay.models.inspect.history import read_history
@@ -145,6 +147,14 @@ def images() -> list[Files]:
         "jpeg": [encoded("JPEG", "CMYK")],
         "webp": [encoded("WEBP", "RGB"), encoded("WEBP", "RGBA", lossless=True)],
         "bmp": [encoded("BMP", mode) for mode in ("RGB", "L", "P", "1")],
+        "gif": [encoded("GIF", mode) for mode in ("RGB", "L", "P")],
+        "tif": [
+            *(encoded("TIFF", mode) for mode in ("RGB", "L", "1", "CMYK", "I;16")),
+            *(
+                encoded("TIFF", "RGB", compression=name)
+                for name in ("tiff_lzw", "jpeg", "tiff_adobe_deflate")
+            ),
+        ],
     }
     return [{f"x.{ending}": data} for ending, several in made.items() for data in several]
 
@@ -168,12 +178,34 @@ def content_of(folder: Path) -> bytes:
 def photos() -> list[Files]:
     pictures = {"a/x.png": encoded("PNG", "L"), "b/y y.jpg": encoded("JPEG", "RGB")}
     lines = 'path,label\na/x.png,a\n"b/y y.jpg",b\na/x.png, "a, b"\n'
-    return [pictures, pictures | {"list.csv": lines.encode()}, {"list.csv": lines.encode()} | pictures]
+    metadata = '{"file_name": "a/x.png", "label": "a"}\n{"file_name": "b/y y.jpg", "label": 3}\n'
+    split = {f"{part}/{name}": data for part in ("train", "val") for name, data in pictures.items()}
+    return [
+        *(pictures, split, pictures | {"metadata.jsonl": metadata.encode()}),
+        *(pictures | {"list.csv": lines.encode()}, {"list.csv": lines.encode()} | pictures),
+    ]
+
+
+@cache
+def tables() -> list[Files]:
+    import pyarrow  # type: ignore[import-untyped]
+    from pyarrow import ipc, parquet
+
+    cells = [{"bytes": encoded("PNG", mode)} for mode in ("L", "RGB")]
+    made = pyarrow.table({"image": cells, "label": [0, 1], "id": ["a", "b"]})
+    packed, stream = io.BytesIO(), io.BytesIO()
+    parquet.write_table(made, packed)
+    with ipc.new_stream(stream, made.schema) as writer:
+        writer.write_table(made)
+    state = b'{"_data_files": [{"filename": "x.arrow"}]}'
+    return [{"x.parquet": packed.getvalue()}, {"x.arrow": stream.getvalue(), "state.json": state}]
 
 
 def read_photos(folder: Path, chance: Random) -> None:
     table = folder / "list.csv"
-    read_chunk(table if table.exists() and chance.random() < 0.8 else folder, side=chance.choice((None, 4)))
+    chosen = table if table.exists() and chance.random() < 0.8 else split_data(folder).train
+    options = ReadOptions(skip_bad=chance.random() < 0.5)
+    read_chunk(chosen, side=chance.choice((None, 4)), options=options)
 
 
 @cache
@@ -566,6 +598,7 @@ READERS: dict[str, Reader] = {
         Reader("images", images, read_one_image, PICTURES, weight=40),
         Reader("stored samples", images, read_samples, PICTURES, weight=20),
         Reader("photos", photos, read_photos, PICTURES, weight=10),
+        Reader("tables", tables, read_photos, {"json": mutate_json}, weight=2),
         Reader("npy", arrays, read_arrays, {}, weight=5),
         Reader("npz", archives, read_archives, {"npz": mutate_zip}, weight=5),
         Reader("kept arrays", lambda: arrays() + archives(), read_kept_arrays, {}, weight=2),

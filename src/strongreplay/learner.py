@@ -17,6 +17,9 @@ from sklearn.utils.multiclass import check_classification_targets  # type: ignor
 from sklearn.utils.validation import check_is_fitted, validate_data  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
+from strongreplay.data.image_files import is_labelled, read_files
+from strongreplay.data.layouts import split_data
+from strongreplay.data.read_options import STRICT, ReadOptions
 from strongreplay.data.user_data import Chunk, Label, read_chunk, read_inputs
 from strongreplay.errors import DataError, RunError
 from strongreplay.models.budget import DEFAULT_MEMORY
@@ -35,6 +38,7 @@ from strongreplay.models.inspect import (
     read_history,
     read_status,
 )
+from strongreplay.models.labels import settle_case
 from strongreplay.models.learn import describe
 from strongreplay.models.load import load_model
 from strongreplay.models.model import Model
@@ -70,7 +74,8 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     `net` is a name, or a module whose outputs are used as features. With a `checkpoint` folder, a checkpoint
     is written there every minute: the same call in a new process resumes a killed update, and the folder is
     removed at the end. `listeners` receive events (see `strongreplay.training.events`); `verbose` shows a
-    progress bar.
+    progress bar. `case` says whether labels that differ in capitals only are one class ("merge") or two
+    ("keep"); without it they are an error.
     """
 
     def __init__(
@@ -92,6 +97,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         settings: Mapping[str, Any] | None = None,
         device: str = "auto",
         seed: int = 0,
+        case: str | None = None,
         checkpoint: str | Path | None = None,
         listeners: Sequence[Listener] = (),
         verbose: bool = False,
@@ -106,7 +112,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             device,
             seed,
         )
-        self.checkpoint, self.listeners, self.verbose = checkpoint, listeners, verbose
+        self.case, self.checkpoint, self.listeners, self.verbose = case, checkpoint, listeners, verbose
 
     # Learning
 
@@ -118,24 +124,38 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         guard: object = None,
         max_drop: float | None = None,
         level: float = LEVEL,
+        skip_bad: bool = False,
+        allow_outside: bool = False,
     ) -> Report:
         """Learn one more chunk; with `max_drop`, refuse the update if an old class loses more points.
 
-        A loss counts if an exact McNemar test excludes chance at this level; with 1 every loss counts.
+        A loss counts if an exact McNemar test excludes chance at this level; with 1 every loss counts. Of a
+        folder with train/, that is learnt, and val/ is the guard set. Files that cannot be read are an error
+        unless `skip_bad`, and so are links out of the folder unless `allow_outside`.
         """
-        return self._learn(self._read(data, labels), guard, max_drop, level=level)
+        parts, options = split_data(data), ReadOptions(allow_outside, skip_bad, self._tell)
+        for note in parts.notes:
+            self._tell(note)
+        held = guard if guard is not None else parts.val
+        return self._learn(self._read(parts.train, labels, options=options), held, max_drop, level=level)
 
-    def _read(self, data: object, labels: object, again: bool = False) -> Chunk:
+    def _read(
+        self, data: object, labels: object, again: bool = False, options: ReadOptions = STRICT
+    ) -> Chunk:
         """Read data for the model, or for a new one, whose net is chosen by the data."""
         if hasattr(self, "model_") and not again:
             model = self.model_
-            return read_chunk(data, labels, shape=model.shape, transform=model.reader)
+            chunk = read_chunk(data, labels, shape=model.shape, transform=model.reader, options=options)
+            return settle_case(chunk, model.labels, self.case)
         self._choice: NetChoice | None = None
         if not isinstance(self.net, nn.Module):
             given = self._given()
             make_settings(given)  # faults are told before the data are read
             self._choice = NetChoice(given, find_device(self.device), self._tell)
-        return read_chunk(data, labels, side=self.side, channels=self.channels, choose=self._choice)
+        chunk = read_chunk(
+            data, labels, side=self.side, channels=self.channels, choose=self._choice, options=options
+        )
+        return settle_case(chunk, [plain(label) for label in self.classes or ()], self.case)
 
     def _tell(self, text: str) -> None:
         for listener in self.listeners:
@@ -154,7 +174,10 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             {"learner.memory": settings.learner.memory, "learner.val": settings.learner.val}
             | {f"train.{key}": value for key, value in settings.train.model_dump().items()}
         )
-        held = read_chunk(guard, shape=model.shape, transform=model.reader) if guard is not None else None
+        held = None
+        if guard is not None:
+            held = read_chunk(guard, shape=model.shape, transform=model.reader)
+            held = settle_case(held, [*model.labels, *dict.fromkeys(chunk.labels)], self.case)
         place = None if self.checkpoint is None else Path(self.checkpoint)
         base = getattr(self, "about_", {}).get("lesson")
         name = fingerprint({"base": base, "chunk": chunk.fingerprint, **model.settings.to_dict()})
@@ -254,7 +277,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self._read(X, y, again=reset)
 
     def predict(self, X: object) -> NDArray[Any]:
-        """The label of each sample."""
+        """The label of each sample: arrays, a PIL image or several, paths of images, a folder of them."""
         answers: NDArray[Any] = self.classes_[self._scores(X).argmax(1).numpy()]
         return answers
 
@@ -275,8 +298,10 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _scores(self, X: object) -> Tensor:
         check_is_fitted(self, "model_")
-        if isinstance(X, str | Path):
-            inputs = read_chunk(X, shape=self.model_.shape, transform=self.model_.reader).inputs
+        if paths := paths_of(X):
+            if len(paths) > 1 or not is_labelled(paths[0]):
+                return torch.cat(list(map(self.model_.scores, read_files(paths, self.model_.shape))))
+            inputs = read_chunk(paths[0], shape=self.model_.shape, transform=self.model_.reader).inputs
         else:
             if len(self.model_.shape) == 1 and are_features(X):
                 X = validate_data(self, X, reset=False, dtype=np.float32)
@@ -390,6 +415,13 @@ def kept_settings(settings: ModelSettings) -> dict[str, Any]:
         | {f"method.{key}": value for key, value in method.items()}
         | {f"net.{key}": value for key, value in settings.net.options.items()}
     )
+
+
+def paths_of(data: object) -> list[Path]:
+    """The paths, if data is one or several of them."""
+    several = list(data) if isinstance(data, list | tuple) else [data]
+    paths = [Path(each) for each in several if isinstance(each, str | Path)]
+    return paths if len(paths) == len(several) else []
 
 
 def are_features(data: Any) -> bool:

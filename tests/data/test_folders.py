@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageFile
 
-from strongreplay.data import folders, images
+from strongreplay.data import images, manifests
 from strongreplay.data.folders import Images, read_images
 from strongreplay.data.images import FILE_LIMIT
 from strongreplay.errors import ConfigError, DataError
@@ -242,9 +242,9 @@ WEBP = pack(NOISE, "WEBP", lossless=True, save_all=True, append_images=[Image.fr
 BMP = pack(GREY, "BMP")
 TOO_LARGE = r"(has \d+ x \d+ pixels, expected 1 to|needs too much memory, expected at most) 67,108,864"
 BAD_IMAGES: dict[str, tuple[bytes, str]] = {
-    "empty": (b"", "is not an image, expected JPEG, PNG, WebP or BMP"),
+    "empty": (b"", "is not an image, expected JPEG, PNG, WebP, BMP, TIFF or GIF"),
     "text": (b"hello", "is not an image"),
-    "foreign": (pack(GREY, "GIF"), "is not an image"),
+    "foreign": (pack(GREY, "PPM"), "is not an image"),
     "cut PNG": (pack(COLOUR)[:100], "is damaged .*truncated"),
     "cut JPEG": (JPEG[:-30], "is damaged .*truncated"),
     "cut BMP": (BMP[:-9], "is damaged .*truncated"),
@@ -328,7 +328,7 @@ def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_folders_without_images(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="must hold a folder for each class, got none; sort the images"):
         read_images(tmp_path, None, None)
-    write(tmp_path, {"a/1.png": pack(GREY), "b/deep/2.png": pack(GREY), "b/3.gif": b""})
+    write(tmp_path, {"a/1.png": pack(GREY), "b/deep/2.png": pack(GREY), "b/3.txt": b""})
     with pytest.raises(
         DataError, match=r"/b must hold the images of a class, got none .*\.jpg.*; put images"
     ):
@@ -427,7 +427,12 @@ def test_paths_of_a_manifest_stay_in_its_folder(tmp_path: Path) -> None:
 
 BAD_MANIFESTS = [
     ("", r"must begin with the header path,label, got \[\]; write UTF-8 lines under the header path,label"),
-    ("file,class\na.png,x\n", r"must begin with the header path,label, got \['file', 'class'\]"),
+    ("name,class\na.png,x\n", r"must begin with the header path,label, got \['name', 'class'\]"),
+    ("file,colour\na.png,x\n", r"got \['file', 'colour'\]; its labels may also be called class, category"),
+    (
+        "path,label,path\na.png,x,b.png\n",
+        r"must begin with the header path,label, got \['path', 'label', 'pa",
+    ),
     ("path,label\n\n", "must name at least one image, got none; write"),
     ("path,label\na.png\n", "line 2 must have a path and a label, got 1 fields; fix the line"),
     ("path,label\na.png,x\na.png,x,y\n", "line 3 must have a path and a label, got 3 fields"),
@@ -455,7 +460,7 @@ def test_bad_manifests_are_told(tmp_path: Path, content: bytes | str, message: s
 
 def test_a_manifest_of_too_many_bytes_is_not_read(tmp_path: Path) -> None:
     write(tmp_path, {"list.csv": "path,label\n"})
-    os.truncate(tmp_path / "list.csv", folders.MANIFEST_LIMIT + 1)
+    os.truncate(tmp_path / "list.csv", manifests.MANIFEST_LIMIT + 1)
     with pytest.raises(DataError, match="must be a regular file of at most 67,108,864 bytes"):
         read_images(tmp_path / "list.csv", None, None)
 

@@ -586,7 +586,7 @@ def bomb() -> bytes:
 
 HOSTILE = {
     "corrupt": (pack(COLOUR[0])[:90], "bad.png is damaged"),
-    "zero bytes": (b"", "bad.png is not an image, expected JPEG, PNG, WebP or BMP"),
+    "zero bytes": (b"", "bad.png is not an image, expected JPEG, PNG, WebP, BMP, TIFF or GIF"),
     "bomb": (bomb(), r"bad.png (has 12000 x 12000 pixels|needs too much memory), expected .*67,108,864"),
 }
 

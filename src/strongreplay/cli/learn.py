@@ -27,8 +27,9 @@ def learn_command(
     data: Annotated[
         Path | None,
         typer.Option(
-            help="What to learn: a folder with a folder for each class, a CSV manifest (path,label), "
-            "or an .npz file with inputs and labels."
+            help="What to learn: a folder with a folder for each class (also in train/, with val/ as the "
+            "guard set), a CSV or JSONL list of paths and labels, Parquet files or a saved Hugging Face "
+            "dataset, or an .npz file with inputs and labels.",
         ),
     ] = None,
     guard: Annotated[
@@ -127,6 +128,19 @@ def learn_command(
     device: Device = "auto",
     threads: Threads = None,
     seed: Annotated[int | None, typer.Option(help="Random seed.", show_default="0")] = None,
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Go on without files that cannot be read.")
+    ] = False,
+    allow_outside: Annotated[
+        bool,
+        typer.Option("--allow-outside", help="Follow links and absolute paths that leave the data's folder."),
+    ] = False,
+    merge_case: Annotated[
+        bool, typer.Option("--merge-case", help="Labels such as Cat and cat are one class.")
+    ] = False,
+    keep_case: Annotated[
+        bool, typer.Option("--keep-case", help="Labels such as Cat and cat are two classes.")
+    ] = False,
     everything: ShowAll = False,
     as_json: AsJson = False,
 ) -> None:
@@ -156,6 +170,9 @@ def learn_command(
     # Options that are not given are not set: a later update keeps the settings of the model.
     settings = {key: value for key, value in given.items() if value is not None}
     check_paths(state, data, guard)
+    if merge_case and keep_case:
+        raise ConfigError("--merge-case and --keep-case contradict each other; give one of them")
+    case = "merge" if merge_case else "keep" if keep_case else None
     if max_drop is not None and not max_drop >= 0:  # also true of nan
         raise ConfigError(f"--max-drop must be points >= 0, got {max_drop:g}; try --max-drop 5")
     if level is not None and not 0 < level <= 1:
@@ -181,8 +198,9 @@ def learn_command(
         notes: Sequence[str] | None = ()
     else:
         order = LearnRequest(
-            data, guard, settings, side, channels, limit, level, accept, again, restart, keep
-        )
+            data, guard, settings, side, channels, limit, level, accept, again, restart, keep,
+            allow_outside, skip_bad, case,
+        )  # fmt: skip
         outcome = learn(state, order, place)
         version, notes = outcome.version, outcome.report.notes if outcome.report else None
     print_outcome(Store(state), version, notes, (limit, level), everything, as_json)
@@ -210,7 +228,9 @@ def check_alone(accept: bool, settings: dict[str, Any]) -> None:
 
 def class_names(text: str, data: Path | None) -> list[str | int]:
     """The names between the commas; converted to numbers if the labels of the data are numbers."""
-    names = [name.strip() for name in text.split(",") if name.strip()]
+    from strongreplay.data.labels import normalise
+
+    names = [normalise(name.strip()) for name in text.split(",") if name.strip()]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"--classes names '{twice[0]}' twice; name each class once")
     if data is not None and data.suffix.lower() == ".npz" and all(map(is_number, names)):

@@ -70,7 +70,9 @@ def expect_kind(where: str, got: str, fit: Fit) -> None:
 
 
 def convert(data: object, where: str, fit: Fit, progress: OnProgress | None) -> Tensor:
-    """Convert arrays, or a list of images, to a tensor of the required form."""
+    """Convert arrays, one PIL image or a list of images, to a tensor of the required form."""
+    if hasattr(data, "getexif"):  # one PIL image is one sample, not one for each row of pixels
+        data = [data]
     if isinstance(data, list | tuple) and data and not isinstance(data[0], list | tuple | int | float | str):
         return read_items(data.__getitem__, len(data), where, fit, progress)
     array = as_array(data, where)

@@ -1,4 +1,4 @@
-"""Unlabelled image files for `ser predict`: found in folders, read a batch at a time."""
+"""Unlabelled image files for predictions: found in folders, read a batch at a time."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -7,9 +7,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from strongreplay.data import images
+from strongreplay.data import images, tables
 from strongreplay.data.archives import telling
 from strongreplay.data.convert import expect_kind, make_fit
+from strongreplay.data.manifests import JSON_ENDINGS
+from strongreplay.data.read_options import STRICT, Faults
 from strongreplay.errors import ConfigError, DataError
 
 
@@ -30,6 +32,20 @@ def stream_images(
     if batch_size < 1:
         raise ConfigError(f"batch_size must be at least 1, got {batch_size}; give another")
     return (_read_batch(paths[at : at + batch_size], shape) for at in range(0, len(paths), batch_size))
+
+
+def is_labelled(path: Path) -> bool:
+    """Whether a path names arrays, a list of images or a table, and not an image or a folder of images."""
+    return path.suffix.lower() in (".npz", ".csv", *JSON_ENDINGS, *tables.ENDINGS) and not path.is_dir()
+
+
+def read_files(paths: Iterable[Path], shape: tuple[int, ...]) -> Iterator[Tensor]:
+    """The images of files and folders, a batch at a time; all bad ones are named at once."""
+    found, faults = find_images(paths), Faults("images", STRICT)
+    for _, images_read, failed in stream_images(found, shape):
+        faults.texts += [reason for _, reason in failed]
+        yield images_read
+    faults.settle(len(found) - len(faults.texts))
 
 
 def _read_batch(

@@ -21,8 +21,9 @@ from strongreplay.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from PIL import Image
 
-ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
+ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")
+FORMATS_OF_CALLERS = FORMATS[:4]  # what a service takes from strangers
 GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N")  # Pillow's modes of one colour
 PIXEL_LIMIT = 1 << 26  # an image; 8192 x 8192
 SIDE_LIMIT = 1 << 16  # pixels; a decoder may allocate memory by one side alone
@@ -81,6 +82,18 @@ def opened(path: Path) -> Iterator["Image.Image"]:
 
 
 @contextmanager
+def opened_bytes(name: str, content: bytes | None) -> Iterator["Image.Image"]:
+    """Open an image in memory, such as one of a table; any error becomes a DataError with the name."""
+    if not isinstance(content, bytes):
+        raise DataError(f"{name} has no bytes of an image; {REPLACE}")
+    try:
+        with open_image(io.BytesIO(content)) as image:
+            yield image
+    except BadImage as error:
+        raise DataError(f"{name} {error}; {REPLACE}") from error
+
+
+@contextmanager
 def open_image(file: IO[bytes], formats: Sequence[str] = FORMATS) -> Iterator["Image.Image"]:
     """Open an image and check its header.
 
@@ -99,7 +112,8 @@ def open_image(file: IO[bytes], formats: Sequence[str] = FORMATS) -> Iterator["I
     except (BadImage, DataError):
         raise
     except UnidentifiedImageError as error:
-        raise BadImage("is not an image, expected JPEG, PNG, WebP or BMP") from error
+        *first, last = ("WebP" if name == "WEBP" else name for name in formats)
+        raise BadImage(f"is not an image, expected {', '.join(first)}{' or ' * bool(first)}{last}") from error
     except (Image.DecompressionBombError, MemoryError) as error:
         raise BadImage(f"needs too much memory, expected at most {PIXEL_LIMIT:,} pixels") from error
     except Exception as error:
@@ -116,6 +130,8 @@ def decode(image: "Image.Image", side: int | None, channels: int) -> Bytes:
     turn = None
     with suppress(Exception):  # some cameras write broken EXIF data; then the image is not rotated
         turn = TURNS.get(image.getexif().get(ORIENTATION, 1))
+    if image.mode == "F":
+        raise BadImage("has pixels of floating point, expected 8 or 16 bits")
     if image.mode.startswith("I"):  # 16 bits; Pillow would clip them, and keeps the upper half of colours
         image = Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
     if image.has_transparency_data:
@@ -140,7 +156,7 @@ def decode_bytes(content: bytes, shape: tuple[int, ...], pixel_limit: int = PIXE
     channels, _, side = shape
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with open_image(io.BytesIO(content)) as image:
+        with open_image(io.BytesIO(content), FORMATS_OF_CALLERS) as image:
             width, height = image.size
             if width * height > pixel_limit:
                 raise TooManyPixels(f"has {width} x {height} pixels, at most {pixel_limit:,} are allowed")

@@ -1,7 +1,8 @@
 """Labels: text or integers, one for each sample, without characters that cannot be printed."""
 
+from collections.abc import Sequence
 from typing import Any
-from unicodedata import category
+from unicodedata import category, normalize
 
 from torch.utils.data import Subset
 
@@ -14,7 +15,7 @@ def read_label(value: Any, where: str) -> Label:
     if getattr(value, "shape", None) == ():
         value = value.item()
     if isinstance(value, str):
-        return check_name(str(value), where)
+        return normalise(check_name(str(value), where))
     if isinstance(value, int) and not isinstance(value, bool):
         return int(value)
     if isinstance(value, float) and value.is_integer():
@@ -33,13 +34,25 @@ def name_labels(labels: tuple[Label, ...], data: Any) -> tuple[Label, ...]:
         return labels
     if not all(isinstance(label, int) for label in labels):
         return labels
+    return tuple(name_numbers(labels, classes, "data"))
+
+
+def name_numbers(labels: Sequence[Label], classes: Sequence[str] | None, where: str) -> list[Label]:
+    """Replace numbers by the names of classes; without names, or with labels that are text, leave them."""
+    if classes is None or not all(isinstance(label, int) for label in labels):
+        return list(labels)
     numbers = [int(label) for label in labels]
     if odd := [number for number in numbers if not 0 <= number < len(classes)]:
         raise DataError(
-            f"data: labels must be 0 to {len(classes) - 1}, as many as data.classes has names, got {odd[0]}; "
-            "fix the labels or take the names away"
+            f"{where}: labels must be 0 to {len(classes) - 1}, as many as {where}.classes has names, got "
+            f"{odd[0]}; fix the labels or take the names away"
         )
-    return tuple(check_name(classes[number], "data.classes") for number in numbers)
+    return [normalise(check_name(classes[number], f"{where}.classes")) for number in numbers]
+
+
+def normalise(name: str) -> str:
+    """One form of letters with accents (NFC): file systems and editors write others that look the same."""
+    return normalize("NFC", name)
 
 
 def check_name(name: str, where: object) -> str:

@@ -16,6 +16,8 @@ from strongreplay.data.archives import OnProgress, telling
 from strongreplay.data.arrays import Array, open_npy, read_npz_parts
 from strongreplay.data.convert import LARGEST_SIDE
 from strongreplay.data.labels import Label
+from strongreplay.data.layouts import Part, find_parts
+from strongreplay.data.manifests import list_manifest
 from strongreplay.data.user_data import read_chunk, read_labels
 from strongreplay.errors import ConfigError, DataError
 from strongreplay.storage import files
@@ -66,7 +68,7 @@ def _files_of(source: DataSource) -> list[Path]:
             raise DataError(f"{source}: is no folder; give a folder with a folder for each class")
         return sorted(Path(place, name) for place, _, names in os.walk(path) for name in names)
     if source.kind == "csv":
-        return [path, *(entry.file for entry in folders.list_manifest(path))]
+        return [path, *(entry.file for entry in list_manifest(path))]
     if source.kind == "npy":
         return [path / name for name in ARRAYS if (path / name).exists()]
     return [path]
@@ -76,11 +78,11 @@ def _read_photos(source: DataSource, progress: OnProgress | None) -> Samples:
     """Image files: a folder for each class, optionally inside train/ and test/, or a CSV manifest."""
     num_train = None
     if source.kind == "csv":
-        items = folders.list_manifest(source.path)
-    elif _has_parts(source.path):
-        items = folders.list_folder(source.path / "train")
+        items = list_manifest(source.path)
+    elif "test" in (parts := find_parts(source.path)):
+        items = folders.list_folder(_part(source, parts["train"]))
         num_train = len(items)
-        items += folders.list_folder(source.path / "test")
+        items += folders.list_folder(_part(source, parts["test"]))
     else:
         items = folders.list_folder(source.path)
     with warnings.catch_warnings():
@@ -98,9 +100,10 @@ def _read_photos(source: DataSource, progress: OnProgress | None) -> Samples:
     return Samples((channels, side, side), "|u1", [item.label for item in items], num_train, blocks)
 
 
-def _has_parts(folder: Path) -> bool:
-    inner = {path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")}
-    return inner == {"train", "test"}
+def _part(source: DataSource, part: Part) -> Path:
+    if not isinstance(part, Path):
+        raise DataError(f"{source}: holds tables, which streams do not read; give class folders")
+    return part
 
 
 def _read_npz(source: DataSource, progress: OnProgress | None) -> Samples:

@@ -38,7 +38,7 @@ class Rows:
     def tensor(self) -> Tensor:
         assert self.pixels is not None
         if self.transform is None:
-            return torch.from_numpy(self.pixels)
+            return torch.from_numpy(self.pixels[: self.num_filled])
         self._finish_block()
         return torch.cat(self.done)
 

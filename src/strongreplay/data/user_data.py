@@ -30,7 +30,9 @@ from strongreplay.data.convert import (
 )
 from strongreplay.data.image_files import find_images, stream_images
 from strongreplay.data.labels import Label, name_labels, read_label
+from strongreplay.data.read_options import STRICT, ReadOptions
 from strongreplay.data.rows import Transform
+from strongreplay.data.tables import TableFiles
 from strongreplay.errors import ConfigError, DataError
 
 __all__ = ["LABEL_NAMES", "Chunk", "Label", "digests", "find_images", "open_array", "read_chunk"]
@@ -88,6 +90,7 @@ def read_chunk(
     progress: OnProgress | None = None,
     transform: Transform | None = None,
     choose: Choose | None = None,
+    options: ReadOptions = STRICT,
 ) -> Chunk:
     """Read data of any kind as one chunk; `shape`, that of a model, overrides `side` and `channels`.
 
@@ -97,10 +100,10 @@ def read_chunk(
     fit = make_fit(shape, side, channels)._replace(transform=transform, choose=choose)
     if isinstance(data, tuple) and len(data) == 2 and labels is None:
         data, labels = data
-    if isinstance(data, str | os.PathLike):
+    if isinstance(data, str | os.PathLike | TableFiles):
         if labels is not None:
             raise ConfigError(f"labels: {data} has its own; give the path alone, or arrays with labels")
-        return _read_path(Path(data), fit, progress)
+        return _read_path(data if isinstance(data, TableFiles) else Path(data), fit, progress, options)
     if labels is not None:
         names = read_labels(labels, "labels")
         _expect_lengths("data", _length(data), len(names))
@@ -146,14 +149,16 @@ def _numbered(name: str, count: int) -> tuple[str, ...]:
     return tuple(f"{name}#{row}" for row in range(count))
 
 
-def _read_path(path: Path, fit: Fit, progress: OnProgress | None) -> Chunk:
-    if path.suffix.lower() == ".npz" and not os.path.isdir(path):
+def _read_path(path: Path | TableFiles, fit: Fit, progress: OnProgress | None, options: ReadOptions) -> Chunk:
+    if isinstance(path, Path) and path.suffix.lower() == ".npz" and not os.path.isdir(path):
         inputs, values = read_npz(path)
         names = read_labels(values, f"{path} labels")
         _expect_lengths(str(path), _length(inputs), len(names))
         return Chunk(convert(inputs, str(path), fit, progress), names, _numbered(path.name, len(names)))
     expect_kind(str(path), "images", fit)
-    images = folders.read_images(path, fit.side, fit.channels, progress, largest=LARGEST_SIDE, fit=fit)
+    images = folders.read_images(
+        path, fit.side, fit.channels, progress, largest=LARGEST_SIDE, fit=fit, options=options
+    )
     return Chunk(images.inputs, tuple(images.labels), tuple(images.paths))
 
 

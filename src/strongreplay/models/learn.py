@@ -5,7 +5,7 @@ killed update. The version in use changes only after a new one is complete and h
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import inf, isfinite
 from pathlib import Path
@@ -13,17 +13,21 @@ from typing import Any
 
 import torch
 
+from strongreplay.data.layouts import split_data
+from strongreplay.data.read_options import ReadOptions
 from strongreplay.data.user_data import Chunk, Label, read_chunk
 from strongreplay.errors import ConfigError
 from strongreplay.models.build import first_model
 from strongreplay.models.choice import NetChoice
 from strongreplay.models.clean_up import finish_last_update
+from strongreplay.models.cost import describe_cost
 from strongreplay.models.features import FOLDER, FeatureCache
 from strongreplay.models.gate import LEVEL, Change, Verdict, not_learnt
+from strongreplay.models.labels import settle_case
 from strongreplay.models.memory_view import first_free_id
 from strongreplay.models.model import Model
 from strongreplay.models.parts import model_of, parts_of, sample_bytes
-from strongreplay.models.settings import make_settings
+from strongreplay.models.settings import check_used, make_settings
 from strongreplay.models.store import CANDIDATE, WORK, Store, Version
 from strongreplay.models.update import Report, Update, update_checkpoints
 from strongreplay.storage import files
@@ -49,6 +53,9 @@ class LearnRequest:
     again: bool = False  # learn the same data again
     restart: bool = False  # discard a stopped update
     keep: int | None = None  # number of versions; None: as said before, or store.KEEP
+    allow_outside: bool = False  # read files that links or absolute paths name outside of the folder
+    skip_bad: bool = False  # go on without files that cannot be read
+    case: str | None = None  # labels that differ in capitals only: merge, keep, or None, which asks
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,10 @@ class StoredUpdate:
 
     def __init__(self, store: Store, order: LearnRequest, device: torch.device, listener: Listeners) -> None:
         self.store, self.order, self.listener = store, order, listener
+        self.parts = split_data(order.data)
+        for note in self.parts.notes:
+            listener.on_message(note)
+        self.options = ReadOptions(order.allow_outside, order.skip_bad, listener.on_message)
         self.work, self.base = store.folder / WORK, store.parent()
         self.version: Version | None = None
         if self.base:
@@ -86,41 +97,50 @@ class StoredUpdate:
                 listener.on_message(note)
             if reader := self.model.reader:
                 reader.cache = FeatureCache(store.folder / FOLDER, reader.backbone.key)
-            self.chunk = self.read(order.data)
+            self.chunk = self.read(self.parts.train)
         else:
             make_settings(order.settings)  # faults are told before the data are read
             choice = NetChoice(order.settings, device, listener.on_message, store.folder / FOLDER)
-            self.chunk = read_chunk(
-                order.data,
+            chunk = read_chunk(
+                self.parts.train,
                 side=order.side,
                 channels=order.channels,
                 progress=report_loading(listener),
                 choose=choice,
+                options=self.options,
             )
+            self.chunk = settle_case(chunk, choice.settings.get("learner.classes") or (), order.case)
             settings = make_settings(choice.settings)
             self.model = first_model(settings, self.chunk, device, backbone=choice.backbone)
             if choice.reader:
                 self.model.reader = choice.reader
+        check_used(order.settings, self.model.settings.learner.method)
         self.name = fingerprint(
             {"base": self.base, "chunk": self.chunk.fingerprint, **self.model.settings.to_dict()}
         )
 
-    def read(self, data: object) -> Chunk:
+    def read(self, data: object, known: Sequence[Label] = ()) -> Chunk:
         model, order = self.model, self.order
         given = {"side": order.side, "channels": order.channels}
         held = dict(zip(("channels", "side"), model.shape, strict=False)) if len(model.shape) == 3 else {}
         for key, value in given.items():
             if value not in (None, held.get(key)):
                 raise ConfigError(f"{key} was fixed as {held.get(key)} when the model was made, got {value}")
-        return read_chunk(
-            data, shape=model.shape, progress=report_loading(self.listener), transform=model.reader
+        chunk = read_chunk(
+            data,
+            shape=model.shape,
+            progress=report_loading(self.listener),
+            transform=model.reader,
+            options=self.options,
         )
+        return settle_case(chunk, [*model.labels, *dict.fromkeys(known)], order.case)
 
     def go(self) -> LearnOutcome:
         order, store, before = self.order, self.store, self.version
         if before and before.about["chunk"]["fingerprint"] == self.chunk.fingerprint and not order.again:
             return LearnOutcome(before, None)
-        guard = self.read(order.guard) if order.guard is not None else None
+        held = order.guard if order.guard is not None else self.parts.val
+        guard = self.read(held, self.chunk.labels) if held is not None else None
         judged_by = guard.fingerprint if guard else None
         if waiting := self.waiting(judged_by):
             return waiting
@@ -131,6 +151,9 @@ class StoredUpdate:
             files.remove_quietly(self.work)
         checkpoints = update_checkpoints(self.work, self.name)
         update = Update(self.model, self.chunk, guard, listeners=[self.listener], checkpoints=checkpoints)
+        self.listener.on_message(
+            describe_cost(self.model, len(update.task.train), before.about if before else {})
+        )
         with update.trainer.reported():
             update.train()
             report = update.finish(order.max_drop, order.level)

@@ -137,6 +137,16 @@ def fixed_as(key: str, held: object, given: object) -> str:
     return f"{key} was fixed as {held!r} when the model was made, got {given!r}; leave it out"
 
 
+def check_used(given: Mapping[str, Any], method: str) -> None:
+    """Refuse settings of training that were given for a method which does not train."""
+    unused = [key for key in given if key.startswith("train.") and key != "train.batch_size"]
+    if method in CLOSED_FORM and unused:
+        raise ConfigError(
+            f"{', '.join(unused)} has no effect with {method}, which computes its head in one pass; leave it "
+            "out, or train a head: --method ser"
+        )
+
+
 def stored_settings(plan: Mapping[str, Any]) -> ModelSettings:
     """The settings that a version holds."""
     return make_settings(

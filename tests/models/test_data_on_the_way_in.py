@@ -1,0 +1,101 @@
+"""ser learn and Learner with data as users have them: parts, bad files, capitals, single images, costs."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.kept_models import QUICK, make_model, ser, some_digits, teach, write_folder
+
+from strongreplay.errors import ConfigError, DataError
+from strongreplay.learner import Learner
+from strongreplay.models.settings import check_used
+from strongreplay.models.store import Store
+from strongreplay.training.events import Listener
+
+WORDS = [word for key, value in QUICK.items() for word in ("--set", f"{key}={value}")]
+
+
+class Told(Listener):
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def on_message(self, text: str) -> None:
+        self.texts.append(text)
+
+
+def test_the_part_val_guards_and_test_is_left_alone(tmp_path: Path) -> None:
+    for part, start in (("train", 0), ("val", 30), ("test", 40)):
+        write_folder(tmp_path / "data" / part, (0, 1), start, 8)
+    said = ser("learn", tmp_path / "state", "--data", tmp_path / "data", *WORDS)
+    assert said.code == 0, said.err
+    told = " ".join(said.err.split())
+    assert "the part train is learnt; val is the guard set and is never learnt; test is left alone" in told
+    assert "read 16 samples of 2 classes" in told
+    assert "images of 1 x 20 x 20: net mlp of width 16, method ser, 2 epochs of 1 steps" in told
+    about = Store(tmp_path / "state").read(parts=())[0].about
+    assert {(change["where"], change["count"]) for change in about["changes"]} == {("guard", 8)}
+    write_folder(tmp_path / "more" / "val", (1,), 50, 3)
+    write_folder(tmp_path / "more" / "train", (1,), 53, 3)
+    outcome = teach(tmp_path / "state", tmp_path / "more", guard=tmp_path / "data" / "val")
+    assert outcome.report is not None
+    assert {(c.where, c.count) for c in outcome.report.verdict.changes if c.where == "guard"} == {
+        ("guard", 8)
+    }
+
+
+def test_bad_files_and_capitals_stop_ser_learn_until_it_is_told(tmp_path: Path) -> None:
+    data, state = write_folder(tmp_path / "data", (0, 1), 0, 8), tmp_path / "state"
+    (data / "Zero").mkdir()
+    (data / "zero" / "photo-zero-0.png").rename(data / "Zero" / "1.png")
+    for number in (1, 2):
+        (data / "zero" / f"photo-zero-{number}.png").write_bytes(b"broken")
+    words = ("learn", state, "--data", data, *WORDS)
+    said = ser(*words)
+    assert said.code == 1
+    assert "2 files cannot be read" in said.err
+    assert "photo-zero-1.png" in said.err
+    assert "photo-zero-2.png" in said.err
+    said = ser(*words, "--skip-bad")
+    assert said.code == 1
+    assert "'Zero' and 'zero' differ in capitals only" in " ".join(said.err.split())
+    assert not (state / "versions").exists()
+    assert ser(*words, "--skip-bad", "--merge-case", "--keep-case").code == 2
+    said = ser(*words, "--skip-bad", "--merge-case")
+    assert said.code == 0, said.err
+    assert "2 of 16 files skipped" in said.err
+    assert Store(state).read(parts=())[0].about["labels"] == ["Zero", "one"]
+    said = ser("learn", state, "--data", data, "--skip-bad", "--keep-case")
+    assert Store(state).read(parts=())[0].about["labels"] == ["Zero", "one", "zero"], said.err
+
+
+def test_a_learner_answers_images_and_paths_one_by_one(tmp_path: Path) -> None:
+    folder, told = write_folder(tmp_path / "data", (0, 1), 0, 8), Told()
+    learner = Learner("mlp", "er", 20, epochs=2, device="cpu", listeners=[told])
+    learner.learn(folder)
+    paths = sorted(folder.rglob("*.png"))
+    pixels = np.stack([np.asarray(Image.open(path)) for path in paths])
+    expected = learner.predict(pixels).tolist()
+    pictures = [Image.open(path) for path in paths]
+    assert learner.predict(pictures[3]).tolist() == expected[3:4]
+    assert learner.predict(pictures).tolist() == expected
+    assert learner.predict(paths[3]).tolist() == learner.predict(str(paths[3])).tolist() == expected[3:4]
+    assert learner.predict(paths).tolist() == learner.predict(folder).tolist() == expected
+    assert learner.predict_proba(pictures[0]).shape == (1, 2)
+    with pytest.raises(DataError, match=r"2 files cannot be read:\n.*none.png(.|\n)*also.png"):
+        learner.predict([paths[0], tmp_path / "none.png", tmp_path / "also.png"])
+    images = some_digits((0,), 20, 4)[0]
+    with pytest.raises(DataError, match="'zero' and 'Zero' differ in capitals only"):
+        learner.learn(images, ["Zero"] * 4)
+    learner.set_params(case="merge").learn(images, ["Zero"] * 4)
+    assert learner.classes_.tolist() == ["one", "zero"]
+
+
+def test_settings_that_a_method_ignores_are_refused(tmp_path: Path) -> None:
+    make_model(tmp_path)
+    with pytest.raises(ConfigError, match=r"train.first_epochs"):
+        teach(tmp_path / "model", tmp_path / "april", settings={"train.first_epochs": 3})
+    check_used({"train.epochs": 3, "learner.val": 0.1}, "ser")
+    check_used({"train.batch_size": 3, "learner.val": 0.1}, "slda")
+    with pytest.raises(ConfigError, match=r"train.epochs, train.lr has no effect with slda"):
+        check_used({"train.epochs": 3, "learner.val": 0.1, "train.lr": 0.1}, "slda")
