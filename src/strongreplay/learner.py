@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data  # type: ign
 from torch import Tensor, nn
 
 from strongreplay.data.image_files import is_labelled, read_files
+from strongreplay.data.labels import normalise
 from strongreplay.data.layouts import split_data
 from strongreplay.data.read_options import STRICT, ReadOptions
 from strongreplay.data.user_data import Chunk, Label, read_chunk, read_inputs
@@ -433,7 +434,7 @@ def are_features(data: Any) -> bool:
 
 def plain(label: Any) -> Label:
     value: Label = label.item() if isinstance(label, np.generic) else label
-    return value
+    return normalise(value) if isinstance(value, str) else value
 
 
 def clone(tree: Any) -> Any:

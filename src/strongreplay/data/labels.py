@@ -32,8 +32,6 @@ def name_labels(labels: tuple[Label, ...], data: Any) -> tuple[Label, ...]:
     classes = getattr(data, "classes", None)
     if not isinstance(classes, list | tuple) or not all(isinstance(name, str) for name in classes):
         return labels
-    if not all(isinstance(label, int) for label in labels):
-        return labels
     return tuple(name_numbers(labels, classes, "data"))
 
 

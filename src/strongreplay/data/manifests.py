@@ -135,6 +135,7 @@ def _csv_lines(manifest: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]
         header = next(rows, [])
         if len({*header}) < len(header) or not header:
             raise Damaged(manifest, f"must begin with the header path,label, got {str(header)[:80]}")
+        choose_columns(manifest, header, STRICT)  # a wrong header is told even if no line follows
         for row in rows:
             if row and len(row) != len(header):
                 raise DataError(

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from strongreplay.data.archives import OnProgress
+from strongreplay.data.labels import normalise
 from strongreplay.data.user_data import Chunk, Label, read_chunk
 from strongreplay.models.features import FOLDER, FeatureCache
 from strongreplay.models.load import load_model
@@ -154,7 +155,7 @@ def collect_answers(version: str, model: Model, chunk: Chunk, progress: OnProgre
             progress("answering", done, len(chunk))
 
     answers = model.answers(chunk.inputs, advance)
-    known = {str(label): label for label in model.labels}
+    known = {normalise(str(label)): label for label in model.labels}
     labels = (known.get(str(label), label) for label in chunk.labels)
     return Answers(
         version,
