@@ -29,7 +29,8 @@ from strongreplay.training.parallel import Ranks, device_of
 from strongreplay.training.shared_rows import share_rows
 
 CPU = torch.device("cpu")
-ON_MLP = [name for name, row in METHODS.items() if row.net is None]
+BOUNDS = {"pass": 1e-5}  # its noise around prototypes is drawn in float32 and multiplies rounding
+ON_MLP = [name for name, row in METHODS.items() if row.net is None and not row.one_device]
 # In float64, with batch norm: sums of gradients by backward and by autograd.grad, per-sample gradients,
 # averaged copies, an old net that normalises by the batch, dropout.
 IN_DOUBLE = [("resnet18", name) for name in ("ser", "gem", "oewc", "clser", "co2l")] + [("lvt", "lvt")]
@@ -122,7 +123,7 @@ def test_every_method_on_two_ranks_means_the_same_as_in_one_process(tmp_path: Pa
         return first
 
     apart = {name: distance(train(config_for(name)), both(name)) for name in ON_MLP}
-    assert {name: far for name, far in apart.items() if far > 1e-6} == {}
+    assert {name: far for name, far in apart.items() if far > BOUNDS.get(name, 1e-6)} == {}
     apart = {
         f"{net} {name}": distance(train_in_double(net, name), both(f"{net} {name}"))
         for net, name in IN_DOUBLE

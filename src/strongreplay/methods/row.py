@@ -32,6 +32,7 @@ class MethodRow:
     grows: bool = False  # supports a head that gets more outputs during training
     cost: float = 1.0  # time of a step relative to a plain SGD step, roughly
     passes: str = ""  # forward and backward passes of a step, for the docs
+    one_device: str = ""  # why a run cannot be shared by several devices; empty: it can
     look: int | None = None  # index of its colour, marker and dash in figures
     source_hash: str | None = None  # hash of the source, for code outside the package
 

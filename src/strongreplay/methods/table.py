@@ -401,6 +401,7 @@ METHOD_ROWS: dict[str, MethodRow] = {
             refusal="needs disjoint classes per task",
             cost=5,
             passes="2 / 1 on 2 B, one without gradient; B generated images; the generator after each task",
+            one_device="its generator amplifies the rounding of shared sums",
             look=34,
         ),
         MethodRow(
@@ -540,6 +541,7 @@ METHOD_ROWS: dict[str, MethodRow] = {
             grows=True,
             cost=4,
             passes="3 / 1, one without gradient",
+            one_device="it reads the units of every layer, row by row",
             look=27,
         ),
         MethodRow(

@@ -9,7 +9,7 @@ import torch
 from strongreplay.data.convert import Fit
 from strongreplay.errors import ConfigError
 from strongreplay.models.features import FeatureCache, FeatureReader
-from strongreplay.models.settings import CLOSED_FORM
+from strongreplay.models.settings import CLOSED_FORM, UNSET
 from strongreplay.nets.backbones import Backbone, is_backbone, open_backbone
 from strongreplay.nets.published import EXTRA, is_installed
 
@@ -28,7 +28,8 @@ class NetChoice:
         tell: Callable[[str], None] = lambda text: None,
         cache: Path | None = None,
     ) -> None:
-        self.settings = {key: value for key, value in settings.items() if value is not None}
+        # None means "choose", except for settings that None turns off.
+        self.settings = {key: value for key, value in settings.items() if value is not None or key in UNSET}
         if self.settings.get("learner.method") == "auto":
             del self.settings["learner.method"]
         self.device, self.tell, self.cache = device, tell, cache

@@ -326,6 +326,10 @@ def make_method(
     if ranks and ranks.size > 1:
         if config.train.compile:
             raise ConfigError("train.compile compiles a net for one device; leave it out, or use one device")
+        if config.row.one_device:
+            raise ConfigError(
+                f"{config.method_name} runs on one device only: {config.row.one_device}; leave --devices out"
+            )
         share_rows(net, stream.num_classes, ranks)
     problem = Problem(
         stream.num_classes, len(stream), replayed_view, stream.test_view, config.seed, auxiliary

@@ -95,6 +95,9 @@ class ModelStatus:
         """For JSON, with the keys that `ser status --json` prints."""
         plain = asdict(self, dict_factory=lambda pairs: {RENAMED.get(key, key): v for key, v in pairs})
         plain["memory"]["held-out"] = plain["memory"].pop("held_out")
+        for key in ("keeps", "is_features"):  # told only where they say something
+            if not plain["memory"][key]:
+                del plain["memory"][key]
         for change in (plain["candidate"] or {"fallen": ()})["fallen"]:
             for key in ("count", "lost", "gained"):
                 del change[key]
