@@ -105,7 +105,10 @@ class Silent(Plain):
     [
         (Attached, "the term current must be a detached scalar tensor. Return what descend"),
         (Leaking, "gradients of one step leak into the next. Call optimizer.zero_grad"),
-        (Idle, "another seed changes nothing|gets .* % on images that any method learns"),
+        (
+            Idle,
+            "another seed changes nothing|gets .* % on images that any method learns|not compute in bfloat16",
+        ),
         (Noisy, "moves the global generator of torch. Draw with generator=problem.generator"),
         (Counting, "saved after 2 steps, it does not continue the same: .*Keep tensors as buffers"),
         (Unmoved, "Unmoved.mask is a tensor that .to.device. does not move. Use self.register_buffer"),

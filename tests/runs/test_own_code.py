@@ -83,7 +83,7 @@ def test_a_method_that_is_being_edited_is_run_again(
 ) -> None:
     config, path = recorded
     change_code(path, "other")
-    monkeypatch.setattr("strongreplay.runs.grid.is_being_edited", lambda config: True)
+    monkeypatch.setattr("strongreplay.runs.jobs.is_being_edited", lambda config: True)
     skipped, absent, told = sort_out([config], path.parents[2])
     assert (len(skipped), len(absent)) == (0, 1)
     assert told == ["split-digits sgd seed 0: its method is being edited; running again"]

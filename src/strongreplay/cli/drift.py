@@ -139,4 +139,4 @@ def draw_groups(path: Path, report: "DriftReport", arrivals: "Arrivals") -> None
     print_line(f"picture: {path}", err=True)
 
 
-COMMAND = Command("drift", drift_command, KEEP, 30)
+COMMAND = Command("drift", drift_command, KEEP, 31)

@@ -37,6 +37,9 @@ class AveragedNet(nn.Module, Generic[Net]):
         super().__init__()
         self._live = (live,)  # in a tuple, so that the live net is not registered as a part of this one
         self.copy = deepcopy(live).requires_grad_(False)
+        for part in self.copy.modules():
+            if isinstance(part, Classifier):
+                part.is_average = any(weight.requires_grad for weight in live.parameters())
         self.rate, self.decay, self.statistics = rate, decay, statistics
         self.generator, self.num_steps = generator, 0
 

@@ -14,6 +14,7 @@ BLOCK = 64  # rows of a growing head in one matrix product
 class Classifier(nn.Module):
     """Body and head; in the paper's protocol the head has all classes from the start."""
 
+    is_average = False  # True: weights have no gradient, and yet statistics come from what the net sees
     body_rate = 1.0  # learning rate of the body, as a multiple of that of the head
 
     def __init__(self, body: nn.Module, num_features: int, num_classes: int) -> None:
@@ -33,6 +34,8 @@ class Classifier(nn.Module):
     def train(self, mode: bool = True) -> "Classifier":
         """Set the mode; normalisation layers of a frozen body keep their statistics."""
         super().train(mode)
+        if self.is_average:
+            return self
         weights = list(self.body.parameters())
         is_frozen = bool(weights) and not any(weight.requires_grad for weight in weights)
         for layer in self.body.modules():
