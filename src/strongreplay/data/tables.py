@@ -151,6 +151,7 @@ def _open_parquet(path: Path) -> Any:
 def _open_arrow(path: Path) -> Iterator[Any]:
     """A stream, which is what `datasets` writes, or a file of Arrow; read, not mapped: it may shrink."""
     import pyarrow
+    import pyarrow.ipc  # type: ignore[import-untyped]
 
     with pyarrow.OSFile(str(path)) as file:
         is_file = file.read(6) == b"ARROW1"
@@ -185,6 +186,7 @@ def _labels(path: Path, name: str) -> list[Any]:
 def _values(path: Path, name: str) -> Iterator[bytes | None]:
     """The bytes of each image; a struct has them in its field `bytes`."""
     import pyarrow
+    import pyarrow.compute  # type: ignore[import-untyped]  # not loaded with pyarrow itself
 
     for column in _columns(path, name):
         if pyarrow.types.is_struct(column.type):
