@@ -107,7 +107,7 @@ class Silent(Plain):
         (Leaking, "gradients of one step leak into the next. Call optimizer.zero_grad"),
         (
             Idle,
-            "another seed changes nothing|gets .* % on images that any method learns|not compute in bfloat16",
+            "another seed changes nothing|gets .* % on images that any method learns",
         ),
         (Noisy, "moves the global generator of torch. Draw with generator=problem.generator"),
         (Counting, "saved after 2 steps, it does not continue the same: .*Keep tensors as buffers"),

@@ -465,7 +465,7 @@ METHOD_CHECKS: dict[str, Callable[[MethodCase], None]] = {
     for check in (
         check_settings, check_global_generators, check_deterministic, check_terms, check_gradients,
         check_state, check_moves, check_evaluation, check_memory, check_small_batches, check_frozen_nets,
-        check_growth, check_low_precision, check_device, check_learning,
+        check_growth, check_learning, check_low_precision, check_device,
     )
 }  # fmt: skip
 

@@ -31,7 +31,7 @@ from strongreplay.report.verdicts import (
     seeds_to_decide,
 )
 from strongreplay.runs.config import resolve
-from strongreplay.runs.paper import METHODS, NOTES, TARGETS, PaperCell, fingerprints, items
+from strongreplay.runs.paper import NOTES, TARGETS, PaperCell, fingerprints, items
 from strongreplay.runs.recipes import PUBLISHED, TUNED
 from strongreplay.storage.records import RunRecord, fingerprint
 
@@ -49,10 +49,29 @@ def test_every_cell_of_the_paper_is_an_item() -> None:
     targets = Counter(item.target for item in everything)
     assert list(targets) == list(TARGETS)
     assert (targets["table3"], targets["table4"]) == (12, 20)
-    compared = {item.method for item in accuracy}
-    assert compared <= set(METHODS.values())
-    assert len(compared) == 20
-    assert "der" not in compared  # which the paper leaves out
+    compared = [
+        "agem",
+        "clser",
+        "co2l",
+        "derpp",
+        "er",
+        "ert",
+        "fdr",
+        "gem",
+        "gss",
+        "hal",
+        "icarl",
+        "joint",
+        "lvt",
+        "lwf",
+        "oewc",
+        "rm",
+        "ser",
+        "sgd",
+        "si",
+        "tamil",
+    ]
+    assert {item.method for item in accuracy} == set(compared)  # the paper leaves DER out
     assert NOTES.keys() <= {item.name for item in everything}
     assert (SER.mean, SER.deviation, SER.count) == (82.76, 0.62, 5)
 

@@ -401,7 +401,7 @@ METHOD_ROWS: dict[str, MethodRow] = {
             refusal="needs disjoint classes per task",
             cost=5,
             passes="2 / 1 on 2 B, one without gradient; B generated images; the generator after each task",
-            one_device="its generator amplifies the rounding of shared sums",
+            one_device="its results there differ from those on one device",
             look=34,
         ),
         MethodRow(
