@@ -28,6 +28,7 @@ from fuzz_mutate import (
     mutate_zip,
 )
 from PIL import Image
+from safetensors.torch import save
 
 from strongreplay.cli.compare import make_comparison_table
 from strongreplay.data import codec, tinyimagenet
@@ -50,6 +51,7 @@ from strongreplay.models.memory_view import all_images, read_parts
 from strongreplay.models.parts import model_of
 from strongreplay.models.settings import make_settings
 from strongreplay.models.store import Store
+from strongreplay.nets import build_net
 from strongreplay.protocol import Terms
 from strongreplay.report.curves import curves_of
 from strongreplay.report.memory_picture import grid_of
@@ -592,6 +594,19 @@ TREES: dict[str, Mutator] = {"json": mutate_json, "zip": mutate_zip}
 PICTURES: dict[str, Mutator] = {"png": mutate_png}
 STATE: dict[str, Mutator] = {"json": mutate_json, "safetensors": mutate_tensors}
 MODEL: dict[str, Mutator] = {"json": mutate_signed, "jsonl": mutate_lines, "safetensors": mutate_tensors}
+
+
+@cache
+def vit_weights() -> list[Files]:
+    body = build_net("vit", (1, 8, 8), 2, torch.Generator(), width=8, depth=1).body
+    return [{"vit.safetensors": save(body.state_dict())}]
+
+
+def read_vit(folder: Path, chance: Random) -> object:
+    file = folder / "vit.safetensors"
+    return build_net("vit", (1, 8, 8), 2, torch.Generator(), weights=str(file))
+
+
 READERS: dict[str, Reader] = {
     reader.name: reader
     for reader in (
@@ -611,6 +626,7 @@ READERS: dict[str, Reader] = {
         Reader("records", records, read_records, {"json": mutate_json}, weight=10),
         Reader("states", states, read_state, STATE, seal_state, weight=4),
         Reader("resumed runs", states, resume_state, STATE, seal_state),
+        Reader("weights of a ViT", vit_weights, read_vit, {"safetensors": mutate_tensors}, weight=4),
         Reader("kept models", models, read_model, MODEL, seal_model, weight=1),
         Reader("updates", models, update_model, MODEL, seal_model),
     )

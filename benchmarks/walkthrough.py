@@ -1,10 +1,13 @@
-"""Runs the commands of docs/keep.md on real images and writes their output below them.
+"""Runs the commands of a tutorial and writes their output below them.
 
     python benchmarks/walkthrough.py docs/keep.md DATA_FOLDER
+    python benchmarks/walkthrough.py docs/tutorial-sweep.md
+    python benchmarks/walkthrough.py docs/tutorial-cluster.md
 
-Every line that begins with `$ ` in a console block is run in a shell, in a folder with the images that the
-page mentions, taken from Fashion-MNIST. Pictures that commands write to `pictures/` are copied to a folder
-next to the page.
+Every line that begins with `$ ` in a console block is run in a shell, in a folder of its own. With a data
+folder, it has the images that docs/keep.md mentions, taken from Fashion-MNIST. Blocks of TOML that begin with
+a comment such as `# night.toml` are written to that file first. Pictures that commands write to `pictures/`
+are copied to a folder next to the page.
 """
 
 import argparse
@@ -24,6 +27,8 @@ from strongreplay.protocol import Split
 
 NAMES = ["t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot"]
 BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
+PROGRESS = re.compile(r".*: \d+ of \d+$|.* \d+ %; (about|time left).*")  # of slow machines only
+FILE = re.compile(r"```toml\n# (\S+\.toml)\n(.*?)```", re.DOTALL)
 
 
 def write(split: Split, folder: Path, counts: dict[str, int], first: int = 0, dark: bool = False) -> None:
@@ -52,7 +57,6 @@ def make_months(data: Path, folder: Path) -> None:
     write(train, folder / "march", {"dress": 200, "bag": 200}, first=300, dark=True)
     write(test, folder / "checked", dict.fromkeys(NAMES[1:2] + NAMES[3:6] + NAMES[7:9], 100))
     write(test, folder / "checked-dark", {"dress": 100, "bag": 100}, first=100, dark=True)
-    (folder / "pictures").mkdir()
 
 
 def run_block(block: str, folder: Path) -> str:
@@ -67,7 +71,8 @@ def run_block(block: str, folder: Path) -> str:
             line[2:], shell=True, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
         )  # fmt: skip
-        lines += [line, *(part.rstrip() for part in done.stdout.rstrip().splitlines())]
+        said = [part.rstrip() for part in done.stdout.rstrip().splitlines()]
+        lines += [line, *(part for part in said if not PROGRESS.match(part))]
         print(f"{done.returncode}: {line}", flush=True)
     return "```console\n" + "\n".join(lines) + "\n```"
 
@@ -77,13 +82,17 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("page", type=Path)
-    parser.add_argument("data", type=Path)
+    parser.add_argument("data", type=Path, nargs="?")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        make_months(options.data, folder)
-        text = BLOCK.sub(lambda match: run_block(match[1], folder), options.page.read_text())
-        options.page.write_text(text)
+        (folder / "pictures").mkdir()
+        if options.data:
+            make_months(options.data, folder)
+        text = options.page.read_text()
+        for file, content in FILE.findall(text):
+            (folder / file).write_text(content)
+        options.page.write_text(BLOCK.sub(lambda match: run_block(match[1], folder), text))
         beside = options.page.with_suffix("")
         shutil.rmtree(beside, ignore_errors=True)
         shutil.copytree(folder / "pictures", beside)

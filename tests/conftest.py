@@ -1,5 +1,7 @@
 """Fixtures of all tests: a stream of three tasks of two classes of 6 x 6 images."""
 
+import os
+
 import pytest
 import torch
 from support.tiny_stream import NUM_CLASSES, NUM_TASKS, make_split
@@ -9,6 +11,7 @@ from strongreplay.protocol import Split
 
 pytest_plugins = ("support.commands", "support.stores")  # their fixtures
 torch.set_num_threads(1)  # small tensors: more threads only wait for each other
+os.environ["OMP_NUM_THREADS"] = "1"  # the same for processes that tests start
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 """The examples run, without a warning, and the notebooks are committed with their outputs."""
 
-import os
 import runpy
 import subprocess
 import sys
@@ -8,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.repository import in_repository
 
-FOLDER = Path(__file__).parents[1] / "examples"
+FOLDER = in_repository("examples")
 NOTEBOOKS = sorted(path.name for path in FOLDER.glob("*.ipynb"))
 
 
@@ -50,21 +50,31 @@ def test_notebooks_run(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [(["er_ace.py"], ""), (["forgetting.py", "drawn.png", "--seeds", "2"], "SER: ")],
-    ids=["er_ace", "forgetting"],
+    [
+        (["er_ace.py"], ""),
+        (["forgetting.py", "drawn.png", "--seeds", "2"], "SER: "),
+        (["explain.py", ".", "--seeds", "2"], "+ forward consistency: "),
+    ],
+    ids=["er_ace", "forgetting", "explain"],
 )
 def test_scripts_run_without_a_warning(arguments: list[str], said: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", str(FOLDER / arguments[0]), *arguments[1:]],
-        cwd=tmp_path, capture_output=True, text=True, timeout=200, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        cwd=tmp_path, capture_output=True, text=True, timeout=200,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert said in done.stdout
-    if len(arguments) > 1:
-        assert (tmp_path / arguments[1]).read_bytes().startswith(b"\x89PNG")
+    drawn = {"forgetting.py": ["drawn.png"], "explain.py": ["answers.png", "terms.png"]}.get(arguments[0], [])
+    for name in drawn:
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
 def test_every_script_is_run() -> None:
-    assert {path.name for path in FOLDER.glob("*.py")} == {"er_ace.py", "forgetting.py", "execute.py"}
+    assert {path.name for path in FOLDER.glob("*.py")} == {
+        "er_ace.py",
+        "explain.py",
+        "forgetting.py",
+        "execute.py",
+    }
     assert set(NOTEBOOKS) == {"compare.ipynb", "keep.ipynb", "own_method.ipynb"}

@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.repository import in_repository
 
-FUZZ = Path(__file__).parents[1] / "benchmarks" / "fuzz.py"
+FUZZ = in_repository("benchmarks/fuzz.py")
 SECONDS = os.environ.get("STRONGREPLAY_FUZZ_SECONDS")
 HOW_MANY = ["--seconds", SECONDS] if SECONDS else ["--inputs", "12000"]
 

@@ -54,7 +54,7 @@ def test_a_learner_with_a_fixed_head_learns_what_a_run_does_to_the_bit(name: str
     trainer = StreamTrainer(config, None, torch.device("cpu"))
     trainer.go()
     learner = Learner(
-        **QUICK | {"lr": config.train.lr, "batch_size": config.train.batch_size},
+        **QUICK | {"lr": config.train.lr, "batch_size": config.train.batch_size, "net": config.net.name},
         method=name,
         memory=20,
         epochs=2,
@@ -63,6 +63,7 @@ def test_a_learner_with_a_fixed_head_learns_what_a_run_does_to_the_bit(name: str
         augment="none",
         classes=range(10),
         settings={"learner.sampling": None}
+        | {f"train.{key}": getattr(config.train, key) for key in ("optimizer", "clip_norm")}
         | {
             f"method.{key}": value
             for key, value in config.method.model_dump().items()

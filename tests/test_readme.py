@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.repository import ROOT, in_repository
 
 from strongreplay.report.markdown import ANY_MARK, renew
 from strongreplay.report.reproduction import END
 from strongreplay.storage.records import read_folder
 
-ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
+README = in_repository("README.md").read_text()
 
 
 def blocks(language: str) -> list[str]:

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.repository import in_repository
 
-ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "tutorial-own-method.md").read_text()
+PAGE = in_repository("docs/tutorial-own-method.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, flags=re.S | re.M)
 
 
@@ -26,7 +26,7 @@ def words(text: str) -> list[str]:
 
 
 def test_the_file_in_the_page_is_the_example() -> None:
-    assert blocks("python")[0] == (ROOT / "examples" / "er_ace.py").read_text()
+    assert blocks("python")[0] == in_repository("examples/er_ace.py").read_text()
     assert {kind for kind, _ in BLOCKS} == {"python", "text", "console", "toml"}
 
 

@@ -11,6 +11,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
+MEANINGS = {"net.name": "a net of `ser list nets`, or mine.py:function; recipes and `--net` set it"}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -103,7 +104,7 @@ def settings_table(prefix: str, section: Any) -> list[str]:
         return []
     rows = [
         f"| `{prefix}.{name}` | {escape(type_text(field))} | {default_text(field)} "
-        f"| {escape(str(field.get('description', '')))} |"
+        f"| {escape(field.get('description') or MEANINGS[f'{prefix}.{name}'])} |"
         for name, field in fields.items()
     ]
     return ["| setting | type | default | meaning |", "| --- | --- | --- | --- |", *rows]
@@ -125,6 +126,8 @@ def default_text(field: Mapping[str, Any]) -> str:
     value = field.get("default")
     if value is None:
         return "none" if "default" in field else "required"
+    if value in ([], ""):
+        return "empty"
     return f"`{','.join(map(str, value)) if isinstance(value, list) else str(value)}`"
 
 

@@ -35,12 +35,7 @@ READS = {
     aten.unique_consecutive, aten.bincount, aten.is_nonzero, aten._linalg_check_errors, aten.item,
 }  # fmt: skip
 COPIES = {aten.copy_, aten._to_copy, aten.copy}
-INDEXING = {
-    aten.index,
-    aten.index_put_,
-    aten.index_put,
-    aten._index_put_impl_,
-}  # these copy indices themselves
+INDEXING = {aten.index, aten.index_put_, aten.index_put, aten._index_put_impl_}  # these copy indices
 OWN_FOLDERS = (str(Path(torch.__file__).parent), __file__)
 
 
@@ -197,19 +192,17 @@ class SimulatedDevice(TorchDispatchMode):
         if kind is aten.copy_ and not isinstance(tensors[0], SimulatedTensor):
             self.to_host(tensors[1])
             return
-        self.num_to_device, self.bytes_to_device = (
-            self.num_to_device + 1,
-            self.bytes_to_device + tensors[-1].nbytes,
-        )
+        self.to_device(tensors[-1])
+
+    def to_device(self, tensor: Tensor) -> None:
+        self.num_to_device += 1
+        self.bytes_to_device += tensor.nbytes
 
     def check_indices(self, kind: Any, tensors: list[Tensor], strangers: list[Tensor]) -> None:
         if not isinstance(tensors[0], SimulatedTensor):
             raise DeviceFault(f"{caller()}: a tensor of the CPU is indexed by one of the device")
         for each in strangers:  # PyTorch copies indices to the device
-            self.num_to_device, self.bytes_to_device = (
-                self.num_to_device + 1,
-                self.bytes_to_device + each.nbytes,
-            )
+            self.to_device(each)
         masks = any(each.dtype == torch.bool for each in tensors[1:] if each.dim())
         if kind is aten.index and masks and self.in_step:
             raise DeviceFault(f"{caller()}: a step indexes by a boolean mask, and waits for the device")

@@ -87,6 +87,23 @@ class MethodCase:
         name, width = (self.row.net, 8) if self.row.net else ("mlp", 32)
         return build_net(name, SHAPE, NUM_CLASSES, generator, width=width)
 
+    def pretrained(self) -> "MethodCase":
+        """The same, with a net that was trained on images like those of the stream and has a fresh head."""
+
+        def net() -> nn.Module:
+            made: Any = build_net(
+                self.row.net or "mlp", SHAPE, NUM_CLASSES, derive_generator(0, "net"), width=8
+            )
+            plain, images = MethodCase(method_row("sgd"), net=lambda: made).make(), make_split(40, seed=4)
+            task, order = Task(0, ALL_CLASSES, images, images), derive_generator(0, "order")
+            optimizer = torch.optim.Adam(made.parameters(), lr=0.01)
+            view = self.stream.test_view
+            train_task(plain, task, view, optimizer, epochs=20, batch_size=BATCH_SIZE, generator=order)
+            made.head.reset_parameters()
+            return cast(nn.Module, made)
+
+        return replace(self, net=net)
+
     def learn(self, method: Method, seed: int = 0, epochs: int = 1, stream: Stream | None = None) -> None:
         stream = stream or self.stream
         order, view = derive_generator(seed, "order"), stream.train_view(derive_generator(seed, "views"))
@@ -96,7 +113,9 @@ class MethodCase:
     def learn_task(
         self, method: Method, task: Task, order: torch.Generator, epochs: int = 1, view: Any = None
     ) -> None:
-        optimizer = torch.optim.SGD(method.net.parameters(), lr=0.1)
+        optimizer: torch.optim.Optimizer = torch.optim.SGD(method.net.parameters(), lr=0.1)
+        if self.row.needs_weights:  # prompts of a frozen net hardly move by plain gradients
+            optimizer = torch.optim.Adam(method.net.parameters(), lr=0.01)
         view = view or self.stream.test_view
         train_task(method, task, view, optimizer, epochs=epochs, batch_size=BATCH_SIZE, generator=order)
 
@@ -452,8 +471,8 @@ class StopAfter(Listener):
 
 
 def check_learning(case: MethodCase) -> None:
-    """It learns six easy classes at once, to more than 90 %."""
-    method = case.make()
+    """It learns six easy classes at once, to more than 90 %; with pretrained weights if it needs them."""
+    method = (case.pretrained() if case.row.needs_weights and case.net is None else case).make()
     case.learn(method, epochs=30, stream=accumulate(case.stream))
     accuracy = evaluate(method, case.stream.test(0), case.stream.test_view, ALL_CLASSES)[0]
     remedy = "Does observe call optimizer.step()?"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from support.processes import SER, kill_at_first_checkpoint
+from support.repository import in_repository
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "er_ace.py"
 RUN = ["run", "split-digits", "-m", "er_ace.py:ERACE", "--memory", "30", "--threads", "1", "--device", "cpu"]
 
 
@@ -29,7 +29,7 @@ def result_of(folder: Path, out: str) -> dict[str, object]:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of the example that was killed and resumed, and one that was not."""
     folder = tmp_path_factory.mktemp("outside")
-    shutil.copy(EXAMPLE, folder)
+    shutil.copy(in_repository("examples/er_ace.py"), folder)
     whole = ser(folder, *RUN, "--set", "train.epochs=5", "-o", "whole")
     assert whole.returncode == 0, whole.stderr
     kill_at_first_checkpoint(folder, "out", *RUN, "--set", "train.epochs=5", "--checkpoint-every", "20")
@@ -83,7 +83,7 @@ def test_it_is_compared_and_reported_like_any_other(finished: Path) -> None:
 
 @pytest.mark.slow
 def test_edited_code_runs_again(finished: Path, tmp_path: Path) -> None:
-    shutil.copy(EXAMPLE, tmp_path)
+    shutil.copy(in_repository("examples/er_ace.py"), tmp_path)
     quick = [*RUN, "--set", "train.epochs=1", "--set", "data.tasks=1"]
     assert ser(tmp_path, *quick).returncode == 0
     (tmp_path / "er_ace.py").write_text((tmp_path / "er_ace.py").read_text().replace("-1e9", "-2e9"))

@@ -3,6 +3,7 @@
 import re
 import sys
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from strongreplay.cli.reproduce import choose, config_for, fingerprints_now, sta
 from strongreplay.errors import ConfigError
 from strongreplay.progress import GridProgress
 from strongreplay.runs.grid import Job
-from strongreplay.runs.paper import PaperCell
+from strongreplay.runs.paper import PaperCell, items
+from strongreplay.runs.recipes import PROTOCOLS
 
 QUICK = (("train.epochs", 1),)
 ER = PaperCell(
@@ -30,7 +32,12 @@ CELLS = (ER, TASK, SGD, DASH)
 @pytest.fixture
 def paper(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A paper of four cells, and a folder to work in."""
-    monkeypatch.setattr("strongreplay.cli.reproduce.items", lambda protocol="full": CELLS)
+    for module in ("markdown", "page", "protocols"):  # these keep the real cells, whoever imports them first
+        import_module(f"strongreplay.report.{module}")
+    for protocol in PROTOCOLS:
+        items(protocol)  # kept for later tests: the real ones
+    for module in ("reproduce", "reproduce_report"):
+        monkeypatch.setattr(f"strongreplay.cli.{module}.items", lambda protocol="full": CELLS)
     monkeypatch.setattr("strongreplay.runs.paper.items", lambda protocol="full": CELLS)
     known = fingerprints_now()
     monkeypatch.setattr(
@@ -118,8 +125,10 @@ def test_steps_and_hours_are_estimated(
     assert ser(monkeypatch, "reproduce", "list", "table2", "--only", "er") == 0
     told = capsys.readouterr()
     row = next(line for line in told.out.splitlines() if line.startswith(ER.name)).split()
-    assert int(row[3]) > 10
-    assert 0 < float(row[4]) < 1
+    assert row[1:6] == ["99.00", "±", "0.12", "(5)", "0"]
+    assert int(row[6]) > 10
+    assert 0 < float(row[7]) < 1
+    assert "published: mean ± 95 % interval (runs), in per cent" in told.out
     assert "hours: training of one seed" in told.err
 
 

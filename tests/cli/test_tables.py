@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.repository import in_repository
 
 from strongreplay.cli.tables import Format, Table, TableCell, print_table
 from strongreplay.cli.text import print_text
@@ -71,6 +72,16 @@ def test_words_wrap_then_the_optional_columns_go_then_rows_are_stacked() -> None
     assert max(map(len, stacked)) <= 40
 
 
+def test_settings_and_names_are_broken_between_their_parts_only() -> None:
+    text = "method.penalty=10.0 method.attention_weight=0.0001 terms=current,replay,backward,forward"
+    table = Table(
+        ["recipe", "settings", "note"], [["paper", text, ""]], wraps=["settings"], optional=["note"]
+    )
+    words = " ".join(line[7:].strip() for line in table.layout(34)[1:])
+    assert words.replace("= ", "=").replace(", ", ",") == text
+    assert "note" not in table.layout(34)[0], "an optional column without any text is left out"
+
+
 def test_in_a_pipe_a_row_is_one_line_and_control_characters_are_escaped() -> None:
     head, row = WORDS.layout()
     assert head.startswith("cell ")
@@ -90,11 +101,14 @@ def test_a_table_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert first["Class-IL accuracy"] == {"mean": 85.1}
     assert first["n"] == "5"
     latex = printed("latex", capsys)
-    assert latex.startswith(r"\begin{tabular}{llrrrr}")
+    assert latex.splitlines()[:2] == ["% accuracies", r"\begin{tabular}{llrrrr}"]
     assert r"SER & 200 & \textbf{85.10 $\pm$ 0.21} & 9.12 $\pm$ 1.00" in latex
     markdown = printed("markdown", capsys).splitlines()
-    assert markdown[1] == "| --- | --- | --- | --- | --- | --- |"
-    assert "**85.10 ± 0.21**" in markdown[2]
+    assert markdown[0] == "accuracies"
+    assert markdown[3] == "| --- | --- | --- | --- | --- | --- |"
+    assert "**85.10 ± 0.21**" in markdown[4]
+    missing = Table(["method", "p"], [["SER", "-"], ["ER", TableCell("0.02", 0.02)]])
+    assert [row["p"] for row in json.loads(printed("json", capsys, missing))] == [None, 0.02]
     assert r"a \| note" in printed("markdown", capsys, WORDS)
 
 
@@ -119,22 +133,22 @@ def on_a_terminal(columns: int, *words: str) -> list[str]:
     return text.decode().splitlines()
 
 
-RESULTS = Path(__file__).parents[2] / "results"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
         ["list", "methods"],
         ["list", "recipes"],
-        ["reproduce", "list", "--quick", "--out", str(RESULTS)],
-        ["show", str(next(RESULTS.glob("p-mnist/ser-*/seed-0.json")))],
-        ["compare", str(RESULTS / "seq-mnist"), "--picture", "{folder}/picture.png"],
+        ["reproduce", "list", "--quick", "--out", "{results}"],
+        ["show", "{record}"],
+        ["compare", "{results}/seq-mnist", "--picture", "{folder}/picture.png"],
     ],
 )
 def test_real_tables_fit_eighty_columns(words: list[str], tmp_path: Path) -> None:
-    lines = on_a_terminal(80, *(word.format(folder=tmp_path) for word in words))
+    results = in_repository("results")
+    record = next(results.glob("p-mnist/ser-*/seed-0.json"))
+    places = {"folder": tmp_path, "results": results, "record": record}
+    lines = on_a_terminal(80, *(word.format(**places) for word in words))
     prose = ("picture:", "settings:", "recipe:", "made with:", "phases:", "average accuracy", "──")
     rows = [line for line in lines if not line.startswith(prose)]
     plain = [line.replace("\x1b[1m", "").replace("\x1b[0m", "") for line in rows]

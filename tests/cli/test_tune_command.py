@@ -41,6 +41,7 @@ def test_a_search_that_was_stopped_goes_on_to_the_same_recipe(ser: Ser, tmp_path
     assert recipe_in(stopped) == recipe_in(whole)
     trials = recipe_in(whole)["trials"]
     assert [one["method"] for one in trials] == ["er"] * 4 + ["derpp"] * 4 + ["ser"] * 4
+    assert [len(one["finals"]) for one in trials if "finals" in one] == [2] * 6  # two finalists a method
     assert "method  trials" in said.out
 
     recipe, used = whole / "split-digits.toml", tmp_path / "used"
@@ -55,6 +56,7 @@ def test_a_search_that_was_stopped_goes_on_to_the_same_recipe(ser: Ser, tmp_path
 def test_wrong_words_are_told_in_one_line(ser: Ser, tmp_path: Path) -> None:
     for words, told in (
         (["--shard", "1/2"], "--shard does not apply"),
+        (["--on", "slurm"], "--on slurm does not apply"),
         (["--validation", "0"], "--validation must be > 0 and < 1"),
         (["--space", "none.toml"], "--space none.toml: cannot be read"),
         (["--recipe", "none.toml"], "--recipe none.toml: cannot be read"),

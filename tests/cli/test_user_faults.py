@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from support.commands import Ser
+from support.repository import in_repository
 
 pytestmark = pytest.mark.slow  # each test starts several processes
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "er_ace.py"
 METHOD = """
 from strongreplay import Method
 from beside import divide
@@ -83,7 +83,7 @@ def test_a_fault_in_a_net_is_told_in_one_line(folder: Path, ser: Ser) -> None:
 def test_a_users_method_in_processes_gives_what_one_job_gives_and_a_fault_is_told(
     folder: Path, ser: Ser
 ) -> None:
-    shutil.copy(EXAMPLE, folder)
+    shutil.copy(in_repository("examples/er_ace.py"), folder)
     (folder / "mine.py").write_text(METHOD.replace("CODE", "return divide()"))
     words = ["run", "split-digits", "--memory", "20", *QUICK, "-m"]
     said = ser(*words, "er_ace.py:ERACE,mine.py:Faulty", "--jobs", "2", "-o", "two")

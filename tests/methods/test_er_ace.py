@@ -1,10 +1,10 @@
 """ER-ACE: which classes a stream batch competes with, and when it is ER or plain training."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support.repository import in_repository
 from support.steps import build, final_weights, first_batch, first_task, learn, optimizer_of
 from support.tiny_stream import make_net, make_problem, weights
 from torch import Tensor, nn
@@ -117,7 +117,7 @@ def test_cosine_logits_do_not_depend_on_the_length_of_features_and_rows(stream: 
 
 
 def test_the_example_of_the_tutorial_gives_the_same_weights(stream: Stream) -> None:
-    path = Path(__file__).parents[2] / "examples" / "er_ace.py"
+    path = in_repository("examples/er_ace.py")
     row = method_row(f"{path}:ERACE")
     example = row.build(make_net(), make_problem(stream), row.config(**{"memory_size": 24}))
     learn(example, stream)

@@ -3,9 +3,9 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from support.repository import in_repository
 from support.tiny_stream import make_net, make_problem
 from torch import nn
 from torch.optim import Optimizer
@@ -110,7 +110,7 @@ def test_the_row_of_a_class_takes_what_the_class_says(stream: Stream) -> None:
 
 
 def test_the_page_of_methods_says_what_the_table_says() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "methods.md").read_text().split("## Known differences")[0]
+    text = in_repository("docs/methods.md").read_text().split("## Known differences")[0]
     rows = re.findall(r"^\| `([\w-]+)` \| (.*) \|$", text, flags=re.M)
     found = {name: cells.split(" | ") for name, cells in rows}
     for row in METHOD_ROWS.values():

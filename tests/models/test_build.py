@@ -1,16 +1,22 @@
 """A new model: a net that suits its samples, and moments as set or as measured."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
+from strongreplay.data.streams import build_stream
 from strongreplay.data.user_data import Chunk
 from strongreplay.errors import ConfigError, DataError
+from strongreplay.learner import Learner
 from strongreplay.models.build import first_model
 from strongreplay.models.settings import make_settings
+from strongreplay.nets import build_net
 from strongreplay.nets.choice import choose_net
+from strongreplay.protocol import derive_generator
 
 CPU = torch.device("cpu")
 
@@ -63,3 +69,27 @@ def test_images_must_be_square_unless_the_net_is_the_users() -> None:
     assert own.head_size == 12
     with pytest.raises(ConfigError, match=r"must answer with \(B, D\) features"):
         first_model(make_settings({"net.name": "own"}), chunk(1, 8, 8), CPU, nn.Identity())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["l2p", "dualprompt", "ser"])
+def test_a_vit_with_weights_of_a_file_is_loaded_again_without_the_file(method: str, tmp_path: Path) -> None:
+    body: Any = build_net("vit", (1, 8, 8), 2, derive_generator(0, "net"), width=16).body
+    file, digits = tmp_path / "vit.safetensors", build_stream("split-digits")
+    save_file(dict(body.state_dict()), file)
+    settings = {"net.weights": str(file), "net.heads": 2}
+    learner = Learner(method=method, net="vit", epochs=1, settings=settings)
+    for task in (digits[0], digits[1]):
+        learner.learn(task.train.inputs, task.train.labels)
+    if method != "ser":  # it trains the body too
+        net: Any = learner.model_.method.net
+        assert torch.equal(net.body.pos_embed, body.pos_embed)
+    learner.save(tmp_path / "kept")
+    file.unlink()
+    again, images = Learner.load(tmp_path / "kept"), digits.test(0).inputs[:20]
+    assert (again.predict(images) == learner.predict(images)).all()
+    again.learn(digits[2].train.inputs, digits[2].train.labels)
+    with pytest.raises(ConfigError, match="--weights belongs to vit and timm:NAME, got --net cnn"):
+        Learner(net="cnn", settings={"net.weights": "FILE"}).learn(
+            digits[0].train.inputs, digits[0].train.labels
+        )

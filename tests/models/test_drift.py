@@ -13,12 +13,17 @@ from scipy.stats import chi2
 from support.kept_models import CPU, ser, teach, write_folder
 
 from strongreplay.errors import ConfigError, DataError
+from strongreplay.methods.base import unchanged
+from strongreplay.methods.slda import SLDA, SLDAConfig
 from strongreplay.models.clusters import find_clusters, typical_distance
-from strongreplay.models.drift import choose_threshold, distances, energy, load_reference
+from strongreplay.models.drift import choose_threshold, load_reference
 from strongreplay.models.likeness import features_of
 from strongreplay.models.review import choose_diverse
 from strongreplay.models.share_tests import compare_shares, holm
 from strongreplay.models.store import Store
+from strongreplay.models.unlike import ClassAngles, distances, energy
+from strongreplay.nets import linear
+from strongreplay.protocol import Problem
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +71,20 @@ def test_distances_to_known_samples_leave_out_the_sample_itself() -> None:
     known = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]])
     assert distances(known, known, same=True).tolist() == pytest.approx([0.4, 0.2, 0.2], abs=1e-6)
     assert distances(known[:1], known[1:]).tolist() == pytest.approx([0.4], abs=1e-6)
+
+
+def test_angles_to_class_means_ignore_directions_in_which_classes_spread() -> None:
+    draws = torch.Generator().manual_seed(0)
+    method = SLDA(linear((3,), 2), Problem(2, 1, unchanged, unchanged), SLDAConfig(shrinkage=0.0))
+    labels = torch.arange(2).repeat(500)
+    features = torch.randn(1000, 3, generator=draws) * torch.tensor([10.0, 1.0, 1.0])
+    features[:, 1] += 8.0 * labels - 4.0  # the classes differ in the second feature
+    method.count(features, labels)
+    away = torch.tensor([[0.0, 4.0, 0.0], [10.0, 4.0, 0.0], [0.0, 0.0, 4.0]])
+    found = ClassAngles(method)(away)
+    assert found[0] < 0.01
+    assert found[1] < 0.1  # 10 along the first feature is one deviation
+    assert found[2] > 0.8  # 4 along the third is four, and no class lies there
 
 
 def test_shares_are_compared_by_a_g_test_and_corrected_by_holm() -> None:

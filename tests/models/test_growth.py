@@ -12,7 +12,7 @@ from strongreplay.data.streams import Stream
 from strongreplay.memory import Memory
 from strongreplay.methods import METHODS, Method, build_method
 from strongreplay.methods.base import squared_distance
-from strongreplay.nets import Classifier, GrowingHead
+from strongreplay.nets import Classifier, GrowingHead, build_net
 from strongreplay.protocol import Split, Task, derive_generator
 from strongreplay.training.engine import train_task
 
@@ -186,7 +186,10 @@ def test_a_frozen_net_narrower_than_the_live_one_loads(stream: Stream) -> None:
 
 
 def growing_method(name: str, stream: Stream, **settings: Any) -> Method:
+    kind = METHODS[name].net
     net = make_net(num_classes=2)
+    if kind is not None:
+        net = build_net(kind, (1, 6, 6), 2, derive_generator(0, "net"), width=8)
     net.head = GrowingHead.of(net.head)
     settings = settings | ({"memory_size": 12} if METHODS[name].has_memory else {})
     return build_method(name, net, make_problem(stream), **settings)

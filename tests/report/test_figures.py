@@ -212,6 +212,25 @@ def test_labels_of_crowded_points_do_not_lie_on_each_other() -> None:
     assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
 
 
+def test_labels_of_points_do_not_lie_on_lines_or_the_legend() -> None:
+    names = [name for name in ORDER if name != "joint"][:12]
+    # Just below the diagonal: the nearest place of many a label is on it.
+    close = [make(name, 1 + number / 4, seed=number % 3) for number, name in enumerate(names)]
+    figure = plane_figure(group_records([*close, make("joint", 3)]))
+    figure.draw_without_rendering()
+    (panel,) = figure.axes
+    legend = panel.get_legend()
+    assert legend
+    boxes = [Text.get_window_extent(text) for text in panel.texts]
+    lines = [line for line in panel.lines if line.get_linestyle() != "None"]
+    assert len(boxes) == 12
+    assert len(lines) == 2, "nothing lost, and joint training"
+    for line in lines:
+        path = line.get_transform().transform_path(line.get_path())
+        assert not any(path.intersects_bbox(box, filled=False) for box in boxes), line.get_label()
+    assert not any(box.overlaps(legend.get_window_extent()) for box in boxes)
+
+
 def test_memory_has_a_line_for_two_sizes_and_dots_across_without() -> None:
     records = [
         make("er", 9, memory=200),
@@ -340,6 +359,16 @@ def test_at_most_eight_are_in_colour_and_no_colour_or_marker_comes_twice() -> No
     # The bounds, SER, and those that forget about as much: in ORDER the places beside it.
     assert set(coloured) == {"sgd", "ser", "joint", "er", "derpp", "der", "clser", "icarl"}
     assert {style.colour for method, style in styles.items() if method not in coloured} == {GREY}
+
+
+def test_the_lower_bound_and_the_best_are_in_colour_on_any_net() -> None:
+    records = [make(name, 10 + place, memory=200) for place, name in enumerate(ORDER) if name != "gem"]
+    records += [make("gem", 1, memory=200)]  # far ahead of SER
+    twins = [make(name, 12, memory=200, net={"name": "cnn", "width": 8}) for name in ("sgd", "ser")]
+    styled = style_groups(group_records([*records, *twins]))
+    coloured = [group.method for group, style in styled if style.is_coloured]
+    assert coloured.count("sgd") == coloured.count("ser") == 2
+    assert "gem" in coloured
 
 
 def test_names_at_the_ends_of_many_lines_do_not_lie_on_each_other_or_on_lines() -> None:

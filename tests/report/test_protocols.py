@@ -8,7 +8,9 @@ import pytest
 
 from strongreplay.cli.compare import print_comparison
 from strongreplay.cli.reproduce import config_for
+from strongreplay.cli.verdict_tables import print_leads, print_verdicts
 from strongreplay.report.markdown import LEADS_MARK, renew
+from strongreplay.report.page_tables import verdict_rows
 from strongreplay.report.protocols import as_markdown, cpu_cells, lead_table, leads, stream_table
 from strongreplay.report.reproduction import COLUMNS, END, as_csv, texts
 from strongreplay.report.styles import net_of
@@ -105,6 +107,32 @@ def test_a_cell_has_the_cpu_result_in_its_own_column() -> None:
     assert "leads of SER: 2 confirmed" in as_markdown(
         [*records, *(record("er", seed, score) for seed, score in enumerate((9.0, 10.1, 10.9)))]
     )
+
+
+def test_verdicts_of_cpu_results_are_on_the_lead_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    scores = {"ser": (30.0, 31.0, 32.0), "er": (9.0, 10.1, 10.9)}
+    records = [record(name, seed, score) for name, own in scores.items() for seed, score in enumerate(own)]
+    found = leads(cpu_cells(records))
+    cells = judge_all([item for item in items() if item.target == "table1"], records)
+    print_verdicts([cell for cell in cells if cell.cpu])
+    print_leads(found)
+    told = capsys.readouterr().out
+    assert "10.00 ± 2.37 (3)" in told
+    assert "verdict  " not in told
+    assert "ER        +21.06  +21.00 ± 0.25 (3)  confirmed  as printed" in told
+    rows = {row["item"].name: row["leads"] for row in verdict_rows(cells, found)}
+    said = "SER (memory 200) leads by +21.00 ± 0.25, printed +21.06: ordering confirmed, lead as printed"
+    assert rows[f"table1/{STREAM}/m200/er/class-il"] == [said]
+    assert rows[f"table1/{STREAM}/m200/ser/class-il"] == []
+
+
+def test_settings_that_are_not_those_of_the_protocol_are_named() -> None:
+    usual = record("ser", 0, 20.0)
+    other = replace(usual, config={**usual.config, "train": {**usual.config["train"], "epochs": 1}})
+    assert [group.variant for group in group_records([usual])] == [""]
+    assert [group.variant for group in group_records([other])] == ["train.epochs=1"]
+    both = {group.variant for group in group_records([usual, other])}
+    assert both == {"cpu protocol", "train.epochs=1"}
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from strongreplay.cli import app
 from strongreplay.cli.reproduce import config_for, fingerprints_now
 from strongreplay.errors import ConfigError
+from strongreplay.methods import METHODS
 from strongreplay.report.verdicts import judge_all
 from strongreplay.runs.config import config_of, resolve
 from strongreplay.runs.paper import fingerprints, items
@@ -25,9 +26,11 @@ def test_every_method_of_a_stream_has_the_small_net_and_few_epochs(stream: str) 
     for method in methods - {"rm", "ert", "co2l"}:  # these have schedules of their own
         settings = auxiliary_for(method)
         config = resolve(stream, method, 200, 0, settings, CPU)
-        assert (config.net.width, config.train.epochs, config.train.milestones) == (20, 5, (4,))
+        width = None if METHODS[method].needs_weights else 20  # that of a file
+        assert (config.net.width, config.train.epochs, config.train.milestones) == (width, 5, (4,))
+        assert config.train.precision == "bf16"
         assert config.train.lr == resolve(stream, method, 200, 0, settings).train.lr
-        assert config.source.startswith("cpu protocol, version 1; else: ")
+        assert config.source.startswith("cpu protocol, version 2; else: ")
 
 
 def test_what_is_counted_in_epochs_or_steps_shrinks_with_them() -> None:
@@ -93,7 +96,7 @@ def test_the_commands_take_a_protocol() -> None:
     )
     assert listed.exit_code == 0
     assert "train.milestones=4" in listed.stdout
-    assert "cpu protocol, version 1" in listed.stdout
+    assert "cpu protocol, version 2" in listed.stdout
     for words in (["run", "seq-cifar10"], ["reproduce", "table1"]):
         refused = CliRunner().invoke(app, [*words, "--protocol", "gpu"])
         assert isinstance(refused.exception, ConfigError)

@@ -157,7 +157,7 @@ def test_weights_and_biases_reads_its_offline_file(logged: Logged) -> None:
     from wandb.proto import wandb_internal_pb2
 
     (file,) = (logged.out / "wandb.logs").glob("wandb/offline-run-*/run-*.wandb")
-    found, names, summary = dict[tuple[str, int], float](), [], dict[str, Any]()
+    found, names, summary, settings = dict[tuple[str, int], float](), [], dict[str, Any](), dict[str, Any]()
     reader: Any = vars(wandb_internal_pb2)["Record"]  # it has no types
     for data in entries_of(file.read_bytes()):
         record = reader.FromString(data)
@@ -167,11 +167,13 @@ def test_weights_and_biases_reads_its_offline_file(logged: Logged) -> None:
             found |= {(name, step): value for name, value in values.items() if isinstance(value, float | int)}
         elif record.HasField("run"):
             names.append(record.run.display_name)
+            settings |= {i.key: json.loads(i.value_json) for i in record.run.config.update}
         elif record.HasField("summary"):
             summary |= {
                 ".".join(i.nested_key) or i.key: json.loads(i.value_json) for i in record.summary.update
             }
     assert names[0] == logged.name
+    assert float(settings["train.lr"]) == logged.config.train.lr
     expect_scalars(found, logged)
     accuracy = logged.record.score("class-il", "average_accuracy")
     assert summary["final/class-il/average_accuracy"] == accuracy

@@ -34,7 +34,7 @@ SETTINGS = {"data.tasks": 3, "train.epochs": 2, "train.first_epochs": None, "tra
 
 def config_for(method: str, **settings: Any) -> RunConfig:
     small = SETTINGS | auxiliary_for(method) | settings
-    width = {"lvt": 8, "mlp": 16}
+    width = {"lvt": 8, "vit": 8, "mlp": 16}
     net = METHODS[method].net or "mlp"
     small |= {"net.width": width[net]}
     if METHODS[method].has_memory:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from support.repository import in_repository
 
 from strongreplay.errors import ConfigError
 from strongreplay.runs.config import RunConfig
@@ -10,7 +11,6 @@ from strongreplay.runs.sweep import Sweep, add_options, collect_settings, differ
 from strongreplay.runs.sweep_file import read_sweep, write_sweep
 from strongreplay.storage.records import fingerprint, flatten, read_record
 
-RESULTS = Path(__file__).parents[2] / "results"
 OPTIONS = ("stream", "method", "memory", "net", "tasks", "seeds", "jobs")
 
 
@@ -149,7 +149,7 @@ def test_what_is_wrong_with_a_file_is_told(text: str, told: str, tmp_path: Path)
 def test_the_file_of_a_record_leads_back_to_it(tmp_path: Path) -> None:
     path, folders = (
         tmp_path / "runs.toml",
-        sorted(folder for folder in RESULTS.glob("*/*") if folder.is_dir()),
+        sorted(folder for folder in in_repository("results").glob("*/*") if folder.is_dir()),
     )
     assert len(folders) > 50
     for folder in folders[::3]:

@@ -10,7 +10,7 @@ from strongreplay.errors import ConfigError
 from strongreplay.runs.config import RunConfig, resolve
 from strongreplay.runs.grid import Grid, Job, RunOptions
 from strongreplay.runs.space import Range, read_space, space_of
-from strongreplay.runs.tune import MethodStudy, Tried, check_space, choose, write_recipe
+from strongreplay.runs.tune import MethodStudy, Pruning, Tried, check_space, choose, write_recipe
 from strongreplay.storage.records import read_folder
 
 SMALL = {"train.epochs": 1, "net.width": 16, "data.validation": 0.2}
@@ -79,9 +79,10 @@ def test_a_file_names_ranges_for_all_methods_and_for_one(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_the_recipe_comes_first_and_bad_trials_stop_early(tmp_path: Path) -> None:
+@pytest.mark.parametrize("pruning", ["median", "halving"])
+def test_the_recipe_comes_first_and_bad_trials_stop_early(pruning: Pruning, tmp_path: Path) -> None:
     space = {"train.lr": Range(1e-4, 0.5, log=True)}
-    study = MethodStudy(config("er", **{"train.lr": 0.1}), space, tmp_path, 14)
+    study = MethodStudy(config("er", **{"train.lr": 0.1}), space, tmp_path, 14, pruning)
     tried = search(study)
     assert tried[0].settings == {"train.lr": 0.1}
     assert len(tried) == 14
@@ -90,9 +91,10 @@ def test_the_recipe_comes_first_and_bad_trials_stop_early(tmp_path: Path) -> Non
     complete = {one.settings["train.lr"] for one in tried if one.state == "complete"}
     assert {one.config["train"]["lr"] for one in records} == complete
     assert not list(tmp_path.rglob("*.state"))
-    again = MethodStudy(study.config, space, tmp_path, 14)  # nothing is left to do
+    again = MethodStudy(study.config, space, tmp_path, 14, pruning)  # nothing is left to do
     assert list(again.jobs()) == []
     assert again.tried(0, 0) == tried
+    assert len(list(MethodStudy(study.config, space, tmp_path, 16, pruning).jobs())) == 2
 
 
 def test_the_best_mean_over_seeds_is_chosen_and_written(tmp_path: Path) -> None:

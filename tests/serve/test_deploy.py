@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from support.kept_models import NAMES, QUICK, ser, write_folder
+from support.repository import in_repository
 
-DEPLOY = Path(__file__).parents[2] / "deploy"
+DEPLOY = in_repository("deploy")
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """The page of the service in a real browser: every act, no console error, no injection, no other sites."""
 
+import base64
+import csv
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -81,11 +83,35 @@ def test_a_photo_is_answered_with_its_neighbours_and_names_stay_text(page: Page,
     assert answer.locator("meter").count() == 3
     nearest = answer.locator(".pictures li").first
     assert nearest.inner_text() == f"{EVIL}, 1.00"  # itself: it is remembered or has a near copy
-    assert page.locator("script").count() == 1
+    assert page.locator("script").count() == 2  # its own
     assert page.locator("img[src='x']").count() == 0
     expect(page.locator("#classes tbody th").nth(2)).to_have_text(EVIL)
     expect(page.locator("#drift")).to_contain_text("of the newest 1 images")
     expect(page.locator("#memory-label option").nth(3)).to_have_text(EVIL)
+
+
+DROP = """([name, content]) => {
+  const bytes = Uint8Array.from(atob(content), (sign) => sign.charCodeAt(0));
+  const carried = new DataTransfer();
+  carried.items.add(new File([bytes], name, { type: "image/png" }));
+  document.getElementById("drop").dispatchEvent(new DragEvent("drop", { dataTransfer: carried }));
+}"""
+
+
+def test_right_labels_of_dropped_photos_are_saved_for_the_next_update(page: Page, kept: Path) -> None:
+    photo = sorted(kept.parent.glob("january/one/*.png"))[0]
+    names = [photo.name, 'a "second", one.png']
+    for name in names:
+        page.evaluate(DROP, [name, base64.b64encode(photo.read_bytes()).decode()])
+        expect(page.locator("#answers h3")).to_contain_text(name)
+        page.get_by_label("Right label").fill(EVIL if name == names[0] else "zero")
+        page.get_by_label("Right label").press("Enter")
+    assert page.locator("#labels option").count() == 3
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="Save 2 right labels as corrections.csv").press("Enter")
+    text = saved.value.path().read_text()
+    rows = [(row["path"], row["label"]) for row in csv.DictReader(text.splitlines())]
+    assert rows == [(names[0], EVIL), (names[1], "zero")]
 
 
 def test_every_act(page: Page, kept: Path) -> None:

@@ -25,7 +25,7 @@ class RunningService:
 
 @contextmanager
 def running_service(state: Path, *words: str, token: str | None = None) -> Iterator[RunningService]:
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    environment = os.environ | {"COLUMNS": "200"}
     environment.pop("STRONGREPLAY_TOKEN", None)
     if token:
         environment["STRONGREPLAY_TOKEN"] = token

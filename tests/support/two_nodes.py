@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from strongreplay.runs import on_ray
 from strongreplay.runs.config import RunConfig, resolve
 from strongreplay.runs.grid import Grid, Job, RunOptions
 
+PORT = 10001  # for drivers outside of the cluster
 WORDS = [
     "run",
     "split-digits",
@@ -34,7 +35,7 @@ WORDS = [
 ]
 
 
-def configs(seeds: int = 3, epochs: int = 4) -> list[RunConfig]:
+def configs(seeds: int = 3, epochs: int = 30) -> list[RunConfig]:
     small = {"train.epochs": epochs, "net.width": 16}
     methods = ("er", "derpp", "ser", "der")
     return [resolve("split-digits", name, 30, seed, small) for name in methods for seed in range(seeds)]
@@ -53,6 +54,10 @@ def tasks() -> list[int]:
     return found
 
 
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 class Losses:
     """Kills a worker when two runs have ended; when four have, removes a node that has a run half done."""
 
@@ -61,14 +66,26 @@ class Losses:
         self.ended, self.messages, self.killed, self.removed = 0, list[str](), 0, False
 
     def on_tick(self, running: list[Job]) -> None:
-        if not self.killed and self.ended >= self.kill_after and any(job.done > 20 for job in running):
+        far = bool(running) and all(job.done > 20 for job in running)  # all have a checkpoint
+        if not self.killed and self.ended >= self.kill_after and far:
             for pid in tasks()[:1]:
                 os.kill(pid, signal.SIGKILL)
                 self.killed = pid
         there = [job for job in running if self.node and job.device == self.node.node_id and job.done > 20]
         if there and not self.removed and self.ended >= 4:
-            self.cluster.remove_node(self.node, allow_graceful=False)
-            self.removed = True
+            self.removed = self.lose_node()
+
+    def lose_node(self) -> bool:
+        """End all processes of the node at once; not if its run has just ended."""
+        raylet = self.node.all_processes["raylet"][0].process.pid
+        (worker,) = [pid for pid in tasks() if parent(pid) == raylet] or [0]
+        if not worker:
+            return False
+        os.kill(worker, signal.SIGSTOP)
+        self.cluster.remove_node(self.node, allow_graceful=False)
+        with suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGKILL)
+        return True
 
     def on_message(self, name: str, text: str) -> None:
         self.messages.append(f"{name}: {text}")
@@ -76,9 +93,9 @@ class Losses:
     def wants_stop(self) -> bool:
         return False
 
-    def go(self, configs: list[RunConfig], out: Path) -> dict[str, Any]:
+    def go(self, configs: list[RunConfig], out: Path, on: str) -> dict[str, Any]:
         options, ends = RunOptions(out, out, "cpu", checkpoint_every="10"), []
-        for job in Grid([Job.of(one) for one in configs], options, threads=1, on="ray").go(self):
+        for job in Grid([Job.of(one) for one in configs], options, threads=1, on=on).go(self):
             self.ended += 1
             ends.append(job.ended)
         return {"ends": ends, "messages": self.messages, "killed": self.killed, "removed": self.removed}
@@ -104,13 +121,15 @@ def interrupt(out: Path) -> dict[str, Any]:
 def main(out: Path) -> None:
     from ray.cluster_utils import Cluster
 
-    size = {"num_cpus": 1, "object_store_memory": 80_000_000}
-    cluster: Any = Cluster(initialize_head=True, head_node_args=size | {"include_dashboard": False})
+    size = {"num_cpus": 1, "object_store_memory": 80_000_000, "include_log_monitor": False}
+    head = {"include_dashboard": False, "no_monitor": True, "ray_client_server_port": PORT}
+    cluster: Any = Cluster(initialize_head=True, head_node_args=size | head)
     os.environ["RAY_ADDRESS"] = cluster.address
     second = cluster.add_node(**size)
-    seen: dict[str, Any] = {"grid": Losses(cluster, second).go(configs(), out / "grid")}
+    seen: dict[str, Any] = {"grid": Losses(cluster, second).go(configs(), out / "grid", "ray")}
     on_ray.marked = unseen
-    seen["sent"] = Losses(cluster, kill_after=0).go(configs(1, 20)[:1], out / "sent")
+    outside = f"ray://127.0.0.1:{PORT}"
+    seen["sent"] = Losses(cluster, kill_after=0).go(configs(1, 12)[:1], out / "sent", outside)
     seen["stopped"] = interrupt(out / "stopped")
     (out / "seen.json").write_text(json.dumps(seen))
     cluster.shutdown()

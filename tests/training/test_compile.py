@@ -1,5 +1,7 @@
 """Compiled nets: the same numbers to rounding, few variants, and a run that resumes to the bit."""
 
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from strongreplay.data.streams import Stream
 from strongreplay.methods.base import Method
 from strongreplay.methods.ser import SER
 from strongreplay.protocol import derive_generator
+from strongreplay.testing import small_stream
 from strongreplay.training.precision import Precision
 from strongreplay.training.settings import TrainConfig
 from strongreplay.training.trainer import Trainer
@@ -57,6 +60,29 @@ def test_compiled_nets_give_the_same_numbers_and_resume_to_the_bit(stream: Strea
     for key, value in plain["method"].items():
         if isinstance(value, torch.Tensor) and value.is_floating_point():
             assert torch.allclose(value, straight["method"][key], atol=1e-5), key
+
+
+def resume_elsewhere(settings: dict[str, Any], saved: dict[str, Any]) -> tuple[Any, int, int]:
+    """In a process of its own: the resumed state, and the graphs found in the cache and compiled anew."""
+    torch.set_num_threads(1)
+    _, state = learn(small_stream(), settings, saved)
+    found = counters["inductor"]
+    return state, found["fxgraph_cache_hit"], found["fxgraph_cache_miss"]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_another_process_reads_what_was_compiled_and_resumes_to_the_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"compile": True, "precision": "bf16"}
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    first, straight = learn(small_stream(), settings)
+    with ProcessPoolExecutor(1, get_context("spawn")) as another:
+        resumed, hits, misses = another.submit(resume_elsewhere, settings, first).result(120)
+    assert hits > 0
+    assert misses == 0
+    assert_same(straight, resumed)
 
 
 def test_a_head_that_grows_needs_no_new_variant(stream: Stream) -> None:

@@ -1,5 +1,9 @@
 """Optimisers made from settings: kinds, groups, a limit to the gradient, momentum that is carried over."""
 
+import subprocess
+import sys
+from inspect import unwrap
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,7 +43,9 @@ def test_settings_choose_the_optimiser(
     settings: dict[str, Any], kind: type[torch.optim.Optimizer], group: dict[str, Any]
 ) -> None:
     made = make_optimizer([parameter(1.0)], TrainConfig(**settings))
-    assert type(made) is kind
+    assert isinstance(made, kind)
+    assert type(made).__name__ == kind.__name__
+    assert unwrap(type(made).step) is unwrap(kind.step)
     assert {key: made.param_groups[0][key] for key in group} == group
 
 
@@ -157,3 +163,28 @@ def test_a_state_that_does_not_fit_is_refused_when_it_is_loaded() -> None:
     ):
         with pytest.raises(ValueError, match="optimiser: "):
             load_state(made, wrong)
+
+
+def test_training_does_not_import_the_compiler_and_takes_the_same_steps(tmp_path: Path) -> None:
+    script = """
+import sys, torch
+from strongreplay.training.optimizers import make_optimizer
+from strongreplay.training.settings import TrainConfig
+for name, kind in (("sgd", torch.optim.SGD), ("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)):
+    ours, theirs = (torch.nn.Parameter(torch.linspace(-1, 1, 8)) for _ in range(2))
+    optimizer = make_optimizer([ours], TrainConfig(optimizer=name, lr=0.1, weight_decay=0.01))
+    optimizer.load_state_dict(optimizer.state_dict())
+    for _ in range(3):
+        optimizer.zero_grad()
+        (ours**2).sum().backward()
+        optimizer.step()
+    if name == "sgd":
+        assert "torch._dynamo" not in sys.modules
+    plain = kind([theirs], lr=0.1, weight_decay=0.01)
+    for _ in range(3):
+        plain.zero_grad()
+        (theirs**2).sum().backward()
+        plain.step()
+    assert torch.equal(ours, theirs), name
+"""
+    subprocess.run([sys.executable, "-W", "error", "-c", script], check=True, cwd=tmp_path)

@@ -39,6 +39,7 @@ IN_PHASES: dict[str, dict[str, Any]] = {
     "lwf": {"method.warmup_epochs": 2},
     "ert": {"method.bic_epochs": 3, "method.bic_batch_size": 8},
     "hal": {"method.finetune_steps": 3, "method.anchor_steps": 4},
+    "gd": {"method.head_epochs": 2, "data.auxiliary": "digits", "data.tasks": 3},
     "co2l": {"method.probe_epochs": 3, "method.probe_batch_size": 64},
 }
 

@@ -10,6 +10,7 @@ from strongreplay.cli.commands import STUDY, Command
 from strongreplay.cli.options import RecordPaths, SpreadOption, takes_format
 from strongreplay.cli.tables import Format, Table, TableCell, is_terminal, print_table
 from strongreplay.cli.text import print_line
+from strongreplay.cli.verdict_tables import print_paired
 from strongreplay.errors import ConfigError, DataError, unknown
 from strongreplay.progress import Bar
 
@@ -40,6 +41,7 @@ def compare_command(
 
     Example: ser compare runs --against ser --metric average_accuracy,forgetting
     """
+    from strongreplay.report.paired import compare_groups
     from strongreplay.report.tables import group_records
 
     metrics = parse_metrics(metric)
@@ -50,8 +52,11 @@ def compare_command(
         raise ConfigError(
             "--metric is for the table; --against tests average accuracy: leave one of them out"
         )
+    if picture and (against or form != "text"):
+        other = "against" if against else form
+        raise ConfigError(f"--{other} draws no picture, got --picture {picture}; leave one of them out")
     if against:
-        print_table(make_paired_table(group_records(records), against), form)
+        print_paired(compare_groups(group_records(records), against), against, form, spread)
     else:
         print_comparison(records, folder, picture, form, spread, metrics=metrics)
 
@@ -71,7 +76,9 @@ def parse_metrics(text: str) -> list[str]:
     for name in names:
         if name not in METRICS:
             raise unknown("metric", name, METRICS, f"Known: {', '.join(METRICS)}.")
-    return names or list(SCORES)
+    if not names:
+        raise ConfigError(f"--metric names no metric, got '{text}'; try --metric {','.join(SCORES)}")
+    return names
 
 
 def read_records(paths: list[Path]) -> "list[RunRecord]":
@@ -139,14 +146,21 @@ def make_comparison_table(
     metrics: Sequence[str] = SCORES,
     with_stream: bool = False,
 ) -> Table:
-    """Mean ± spread over seeds; the best of each column among equal memory sizes is marked."""
+    """Mean ± spread over seeds; the best of each column among equal memory sizes is marked.
+
+    `with_stream` is for formats other than text, which have all streams in one table.
+    """
     from strongreplay.metrics import METRICS
     from strongreplay.report.styles import TITLES, label_of
     from strongreplay.report.summary import SPREAD_NAMES
 
     columns = [*(["stream"] if with_stream else []), "method", "memory"]
     rows: list[list[str | TableCell]] = [
-        [*([group.place] if with_stream else []), label_of(group), str(group.memory_size or "-")]
+        [
+            *([group.place] if with_stream else []),
+            label_of(group),
+            TableCell(str(group.memory_size or "-"), group.memory_size),
+        ]
         for group in groups
     ]
     for scenario in [one for one in TITLES if any(one in group.records[0].scenarios for group in groups)]:
@@ -156,9 +170,9 @@ def make_comparison_table(
                 row.append(cell)
     for row, group in zip(rows, groups, strict=True):
         row.append(TableCell(str(len(group.records)), len(group.records)))
-    mark = "in bold" if is_terminal() else "marked *"
+    mark = "in bold" if with_stream or is_terminal() else "marked *"
     what = f"mean ± {SPREAD_NAMES[spread]} over n seeds, in per cent"
-    title = f"{groups[0].place}: {what}; best of a memory size {mark}"
+    title = f"{'' if with_stream else f'{groups[0].place}: '}{what}; best of a memory size {mark}"
     return Table([*columns, "n"], rows, title, wraps=["method"], num_keys=2 + with_stream)
 
 
@@ -180,15 +194,6 @@ def make_score_cells(
         is_best = competes and summary is not None and summary.mean == METRICS[metric].best_of(own)
         value = {"mean": summary.mean, spread: summary.spread(spread)} if summary else {"mean": None}
         yield TableCell(summary.text(spread) if summary else "-", value, is_best)
-
-
-def make_paired_table(groups: "list[Group]", method: str) -> Table:
-    from strongreplay.report.paired import compare_groups
-    from strongreplay.report.reproduction import PAIRED_COLUMNS, paired_texts
-
-    title = f"{method} against the others over common seeds: paired t-test, p after Holm; ahead in points"
-    rows = [paired_texts(test) for test in compare_groups(groups, method)]
-    return Table(PAIRED_COLUMNS, rows, title, wraps=["method", "against"])
 
 
 COMMAND = Command("compare", compare_command, STUDY, 30)

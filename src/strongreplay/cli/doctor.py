@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from strongreplay import __version__
 from strongreplay.cli.commands import DATA, Command
 from strongreplay.cli.options import AsJson, DataFolder, choose_data_folder
 from strongreplay.cli.text import print_json, print_line
@@ -21,6 +22,7 @@ EXTRAS = {  # extra -> modules it needs, and what it is for
     "serve": (("fastapi", "uvicorn", "multipart", "prometheus_client"), "ser serve"),
     "tune": (("optuna",), "ser tune"),
     "ray": (("ray",), "--on ray"),
+    "slurm": (("submitit",), "--on slurm"),
     "loggers": (("tensorboard", "mlflow", "wandb"), "--log tensorboard, mlflow, wandb"),
     "tables": (("pyarrow",), "Parquet files"),
 }
@@ -36,7 +38,7 @@ def doctor_command(
     Example: ser doctor --json > report.json, for a bug report
     """
     found: dict[str, object] = {
-        "strongreplay": version("strongreplay"),
+        "strongreplay": __version__,
         "python": f"{platform.python_version()} ({sys.executable})",
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "packages": {name: installed_version(name) for name in CORE},

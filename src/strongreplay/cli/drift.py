@@ -35,9 +35,12 @@ def drift_command(
         float, typer.Option(min=0.0, max=1.0, help="Share of unlike samples that is still fine.")
     ] = 0.15,
     score: Annotated[
-        Literal["energy", "features"],
-        typer.Option(help="energy of the logits, or distance of features to held-out samples."),
-    ] = "energy",
+        Literal["auto", "energy", "features"],
+        typer.Option(
+            help="energy of the logits, or distance of features to held-out samples and classes; "
+            "auto: features on a frozen backbone, else energy."
+        ),
+    ] = "auto",
     examples: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a picture of the groups, such as groups.png.")
     ] = None,

@@ -1,5 +1,6 @@
 """Options of every command that makes many runs: how many at a time, where, which part, and what they log."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
@@ -20,7 +21,11 @@ Devices = Annotated[
 Shard = Annotated[str, typer.Option(metavar="K/N", help="Only the K-th of N parts of the runs, such as 1/8.")]
 On = Annotated[
     str,
-    typer.Option(metavar="ray|ray://HOST:PORT", help="Make the runs on a Ray cluster.", show_default="here"),
+    typer.Option(
+        metavar="ray|ray://HOST:PORT|slurm",
+        help="Make the runs on a Ray cluster, or as jobs of Slurm.",
+        show_default="here",
+    ),
 ]
 Log = Annotated[
     list[str],
@@ -38,7 +43,7 @@ class GridOptions:
     shard: tuple[int, int] = (1, 1)  # the K-th of N parts
     log: tuple[str, ...] = ()
     ranks: int = 1  # processes that make one run together, each on a device
-    on: str = ""  # ray or ray://HOST:PORT; empty: this machine
+    on: str = ""  # slurm, ray or ray://HOST:PORT; empty: this machine
 
     def place(self, device: str) -> str:
         """The device to use; one of another machine is not looked for here."""
@@ -58,11 +63,11 @@ def make_options(
     jobs: int, threads: int | None, devices: str, shard: str, log: list[str], on: str
 ) -> GridOptions:
     """Parse the options of a command line; with several devices there are at least as many runs at a time."""
-    if on and on != "ray" and not on.startswith("ray://"):
-        raise ConfigError(f"--on must be ray or ray://HOST:PORT, got '{on}'")
+    if not re.fullmatch(r"|ray|slurm|ray://[^/\s]+:\d{1,5}", on):
+        raise ConfigError(f"--on must be ray, ray://HOST:PORT or slurm, got '{on}'")
     if on and devices:
         raise ConfigError(
-            "--devices are of this machine, got --on too; Ray deals out its GPUs: --device cuda"
+            "--devices are of this machine, got --on too; Ray and Slurm deal out their GPUs: --device cuda"
         )
     ranks, devices = parse_ranks(devices, jobs)
     places = tuple(name.strip() for name in devices.split(",") if name.strip())

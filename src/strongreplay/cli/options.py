@@ -25,6 +25,7 @@ VersionName = Annotated[
 # Records
 RecordPaths = Annotated[list[Path], typer.Argument(help="Folders of records, or records.")]
 ResultsFolder = Annotated[Path, typer.Option("--out", "-o", help="Folder of the records.")]
+RESULTS = Path("results")  # the default of that folder
 RunsFolder = Annotated[Path, typer.Option("--out", "-o", help="Folder for records and the picture.")]
 
 # How to compute

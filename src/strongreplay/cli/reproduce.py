@@ -11,9 +11,9 @@ from strongreplay.cli.commands import STUDY, Command
 from strongreplay.cli.compare import print_problems
 from strongreplay.cli.many_runs import GridOptions, makes_runs
 from strongreplay.cli.options import (
+    RESULTS,
     DataFolder,
     Device,
-    Margin,
     ProtocolName,
     ResultsFolder,
     Seeds,
@@ -22,25 +22,23 @@ from strongreplay.cli.options import (
     parse_seeds,
     takes_format,
 )
-from strongreplay.cli.tables import Format, Table, print_table
+from strongreplay.cli.reproduce_report import report_command
+from strongreplay.cli.tables import Format, Table, TableCell, print_table
 from strongreplay.cli.text import print_line
-from strongreplay.errors import ConfigError, DataError, unknown
+from strongreplay.cli.verdict_tables import numbers_of, print_leads, print_verdicts
+from strongreplay.errors import ConfigError, unknown
 from strongreplay.progress import Bar
 from strongreplay.runs.paper import FINGERPRINTS, METHODS, TARGETS, PaperCell, items
 
 if TYPE_CHECKING:
-    from strongreplay.report.collect import Found
-    from strongreplay.report.summary import Spread
     from strongreplay.report.verdicts import Cell
     from strongreplay.runs.config import RunConfig
     from strongreplay.runs.grid import Job, RunOptions
-    from strongreplay.storage.records import RunRecord
 
 app = typer.Typer(
     help="The paper's tables and figures: list them, run what is missing, see what was reproduced.",
     no_args_is_help=True,
 )
-RESULTS = Path("results")
 Only = Annotated[
     str,
     typer.Option(
@@ -58,12 +56,15 @@ def list_command(
     protocol: ProtocolName = "full",
     out: ResultsFolder = RESULTS,
     quick: Annotated[bool, typer.Option("--quick", help="Without steps and hours; needs no torch.")] = False,
+    spread: SpreadOption = "interval",
     form: Format = "text",
 ) -> None:
     """List every cell: the published number, recorded seeds, and the time of a seed on this machine.
 
     Example: ser reproduce list table1 --only ser,m200
     """
+    from strongreplay.report.reproduction import score_text
+    from strongreplay.report.summary import SPREAD_NAMES
     from strongreplay.runs.recipes import find_recipe, recipe_of
     from strongreplay.storage.records import format_setting
 
@@ -72,13 +73,14 @@ def list_command(
     rows = []
     for cell in judged(chosen, out):
         item = cell.item
-        shown = "-" if item.mean is None else f"{item.mean:.2f}"
         place = item.stream, item.method, item.memory_size, recipe_of(protocol)
         recipe = find_recipe(*place) if item.is_runnable else None
         settings = dict(recipe.settings if recipe else {}, **dict(item.settings))
         rows.append(
             (
-                *(item.name, shown, str(len(cell.records))),
+                TableCell(item.name),
+                TableCell(score_text(cell.published, spread), numbers_of(cell.published, spread)),
+                TableCell(str(len(cell.records)), len(cell.records)),
                 *(() if quick else costs.get(item.name, ("", ""))),
                 cell.verdict,
                 item.note or item.why_none,
@@ -89,7 +91,8 @@ def list_command(
     times = () if quick else ("steps", "hours")
     columns = ("cell", "published", "seeds", *times, "verdict", "note", "settings", "taken from")
     long = ("note", "settings", "taken from")
-    print_table(Table(columns, rows, wraps=["cell", *long], optional=long), form)
+    title = f"published: mean ± {SPREAD_NAMES[spread]} (runs), in per cent; seeds: those with a record here"
+    print_table(Table(columns, rows, title, wraps=["cell", *long], optional=long), form)
     if costs:
         print_line("hours: training of one seed on one thread, about, from a trial on this machine", err=True)
 
@@ -143,85 +146,16 @@ def make_run_command(target: str) -> Callable[..., None]:
 
 for _target in TARGETS:
     app.command(_target)(make_run_command(_target))
+app.command("report")(report_command)
 
 
-@app.command("report")
-def report_command(
-    out: ResultsFolder = RESULTS,
-    to: Annotated[Path, typer.Option("--to", help="Output folder.")] = Path("report"),
-    every: Annotated[bool, typer.Option("--all", help="Show cells without records, too.")] = False,
-    figures: Annotated[bool, typer.Option("--figures", help="Also every figure as PNG and SVG.")] = False,
-    readme: Annotated[
-        bool, typer.Option("--readme", help="Only renew the tables of README.md and docs/results.md here.")
-    ] = False,
-    margin: Margin = 2.0,
-    spread: SpreadOption = "interval",
-) -> None:
-    """Show a verdict for every cell, and write it as Markdown, CSV, LaTeX and HTML.
+def print_results(chosen: list[PaperCell], out: Path) -> None:
+    """Verdicts for these cells; results of the cpu protocol have a column and verdicts on SER's lead."""
+    from strongreplay.report.protocols import leads
 
-    Example: ser reproduce report --to report
-    """
-    from strongreplay.report import protocols
-    from strongreplay.report.collect import collect
-    from strongreplay.report.reproduction import counts
-    from strongreplay.report.verdicts import judge_all
-
-    if not out.exists():
-        raise DataError(f"{out}: no such folder; make records with: ser reproduce table2 --only p-mnist,ser")
-    with Bar() as bar:
-        found = collect([out], bar)
-    print_problems(found.problems)
-    if readme:
-        renew_tables(found.records)
-        return
-    cells = judge_all(items(), found.records, margin)
-    print_table(make_verdict_table([cell for cell in cells if every or cell.records or cell.cpu], spread))
-    summary = ", ".join(f"{number} {verdict}" for verdict, number in counts(cells).items())
-    print_line(f"{len(cells)} cells: {summary}")
-    print_line(protocols.summary(found.records))
-    try:
-        write_report(found, cells, to, figures, spread)
-    except OSError as error:
-        raise DataError(
-            f"{to}: cannot be written ({error.strerror or error}); choose another with --to"
-        ) from None
-    names = "verdicts.md, verdicts.csv, verdicts.tex, report.html" + (", figures" if figures else "")
-    print_line(f"written to {to}: {names}")
-
-
-def write_report(found: "Found", cells: "list[Cell]", folder: Path, figures: bool, spread: "Spread") -> None:
-    from strongreplay.report import protocols
-    from strongreplay.report.figures import all_figures
-    from strongreplay.report.page import build
-    from strongreplay.report.paired import compare_cells
-    from strongreplay.report.reproduction import as_csv, as_latex, as_markdown
-    from strongreplay.report.svg import save
-    from strongreplay.report.tables import group_records
-    from strongreplay.storage.files import write_text
-
-    markdown = as_markdown(cells, compare_cells(cells), spread) + protocols.as_markdown(found.records)
-    write_text(folder / "verdicts.md", markdown)
-    write_text(folder / "verdicts.csv", as_csv(cells))
-    write_text(folder / "verdicts.tex", as_latex(cells, spread))
-    with Bar() as bar:
-        groups = group_records(found.records) if figures else []
-        for name, figure in all_figures(groups, cells if figures else [], bar):
-            save(figure, folder / "figures", name)
-        write_text(folder / "report.html", build(found, bar, margin=cells[0].margin))
-
-
-def renew_tables(records: "list[RunRecord]") -> None:
-    from strongreplay.report.markdown import renew
-    from strongreplay.storage.files import write_text
-
-    files = [path for path in (Path("README.md"), Path("docs/results.md")) if path.exists()]
-    if not files:
-        raise DataError(f"{Path().resolve()}: no README.md in here; go to the folder that has it")
-    for path in files:
-        before = path.read_text(encoding="utf-8")
-        after = renew(before, records)
-        write_text(path, after)
-        print_line(f"{path}: {'unchanged' if after == before else 'tables renewed'}")
+    print_verdicts(judged([replace(item, protocol="full") for item in chosen], out))
+    if chosen[0].protocol != "full":
+        print_leads(leads(judged(chosen, out)))
 
 
 def judged(chosen: list[PaperCell], out: Path) -> "list[Cell]":
@@ -324,7 +258,7 @@ def run_cells(chosen: list[PaperCell], seeds: list[int], options: "RunOptions", 
         return standing_of(own, job.config, options.out)
 
     progress, ended = make_runs([], absent, problems, options, how, standing)
-    print_table(make_verdict_table(judged(chosen, options.out)))
+    print_results(chosen, options.out)
     if progress.stop.asked is not None:
         stopped = sum(job.ended is not None and job.ended[0] == "stopped" for job in ended)
         print_line(f"stopped; {stopped} runs kept their state. Resume with the same command.", err=True)
@@ -343,13 +277,6 @@ def standing_of(chosen: list[PaperCell], config: "RunConfig", out: Path) -> tupl
     folder = record_path(out, held).parent
     rows = [texts(cell) for cell in judge_all(own, read_folder([folder])[0] if folder.exists() else [])]
     return " / ".join(row[2] for row in rows), " / ".join(row[1] for row in rows)
-
-
-def make_verdict_table(cells: "list[Cell]", spread: "Spread" = "interval") -> Table:
-    from strongreplay.report.reproduction import COLUMNS, table_title, texts
-
-    rows = [texts(cell, spread) for cell in cells]
-    return Table(COLUMNS, rows, table_title(spread), wraps=["cell", "verdict", "note"], optional=["note"])
 
 
 COMMAND = Command("reproduce", app, STUDY, 60)

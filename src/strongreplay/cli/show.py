@@ -8,12 +8,13 @@ import typer
 
 from strongreplay.cli.commands import STUDY, Command
 from strongreplay.cli.compare import read_records
-from strongreplay.cli.options import ResultsFolder, takes_format
+from strongreplay.cli.options import RESULTS, ResultsFolder, SpreadOption, takes_format
 from strongreplay.cli.tables import Format, Table, TableCell, print_table
 from strongreplay.cli.text import print_line, print_text
 from strongreplay.errors import ConfigError, unknown
 
 if TYPE_CHECKING:
+    from strongreplay.report.summary import Spread
     from strongreplay.runs.paper import PaperCell
     from strongreplay.storage.records import RunRecord
 
@@ -24,7 +25,8 @@ def show_command(
         list[Path],
         typer.Argument(help="Records, folders of them, or cells of the paper; see: ser reproduce list"),
     ],
-    out: ResultsFolder = Path("results"),
+    out: ResultsFolder = RESULTS,
+    spread: SpreadOption = "interval",
     config: Annotated[
         bool, typer.Option("--config", help="Print the configuration as a file for: ser run --config FILE")
     ] = False,
@@ -48,8 +50,9 @@ def show_command(
     for path in paths:
         if path.parts[0] in TARGETS and not path.exists():
             if str(path) not in cells:
-                raise unknown("cell", str(path), cells, "See: ser reproduce list")
-            print_cell(cells[str(path)], out, form)
+                near = f"See: ser reproduce list {path.parts[0]}"
+                raise unknown("cell", str(path), cells, near)
+            print_cell(cells[str(path)], out, form, spread)
         elif form == "text":
             for record in read_records([path]):
                 print_record(record)
@@ -57,21 +60,27 @@ def show_command(
             print_table(make_accuracy_table(read_records([path])), form)
 
 
-def print_cell(item: "PaperCell", out: Path, form: Format) -> None:
+def print_cell(item: "PaperCell", out: Path, form: Format, spread: "Spread") -> None:
     """Print the published number, the result of each seed, settings and commit."""
-    from strongreplay.report.reproduction import texts
+    from strongreplay.report import protocols
+    from strongreplay.report.reproduction import table_title, texts
     from strongreplay.report.verdicts import judge_all
 
-    cell = judge_all([item], read_records([out]))[0]
+    records = read_records([out])
+    cell = judge_all([item], records)[0]
     table = make_seeds_table(item, cell.records, out)
     if form != "text":
         print_table(table, form)
         return
-    _, published, ours, gap, verdict, cpu, note = texts(cell)
+    _, published, ours, gap, verdict, cpu, note = texts(cell, spread)
     print_line(f"── {item.name}", bold=True)
+    print_text(table_title(spread, cell.margin))
     print_text(f"published {published}, ours {ours}, difference {gap or '-'}: {verdict}")
     if cell.cpu:
-        print_line(f"under the cpu protocol: {cpu}")
+        print_line(f"under the cpu protocol: {cpu}; not comparable with the printed number")
+        for lead in protocols.leads(protocols.cpu_cells(records)):
+            if lead.other.name == item.name:
+                print_text(f"under the cpu protocol, {lead.sentence}")
     if note:
         print_text(f"note: {note}")
     if not cell.records:

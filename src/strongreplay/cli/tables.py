@@ -19,12 +19,12 @@ from strongreplay.cli.text import print_json, print_line, print_text, printable
 
 Format = Literal["text", "csv", "json", "latex", "markdown"]
 NUM_ROWS = 20  # shown without --all
-WRAPPED = 14  # the smallest width of a column that wraps
+WRAPPED, WIDEST = 14, 26  # a column that wraps gets no narrower than its longest word, between these
 GAP = "  "
 NUMBER = re.compile(
-    r"(-|new|[+-]?[0-9][0-9,.e+-]*( [±→] [0-9][0-9.]*)?( (%|bytes?|[kMG]B|\*|\(v?[0-9]+\)))*)?"
+    r"(-|new|[<+-]?[0-9][0-9,.e+-]*( [±→] [0-9][0-9.]*)?( (%|bytes?|[kMG]B|\*|\(v?[0-9]+\)))*)?"
 )
-WORD = re.compile(r"[^\s/]*/|[^\s/]+|\s+")  # long names are broken at slashes too
+WORD = re.compile(r"[^\s/,=]*[/,=]|[^\s/,=]+|\s+")  # names and settings are broken after these signs too
 LATEX = {"%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "$": r"\$", "±": r"$\pm$", "→": r"$\to$"}
 
 
@@ -75,6 +75,7 @@ class Layout:
             max(map(cell_len, [*head, *(line for row in self.texts for line in row[place].split("\n"))]))
             for place, head in enumerate(self.heads)
         ]
+        self.smallest = [self.narrowest(place) for place in range(len(table.columns))]
 
     def text_of(self, cell: TableCell, place: int) -> str:
         """The text of a cell; without bold style, the best of a column gets a mark and the others a space."""
@@ -84,12 +85,18 @@ class Layout:
         return text + (" *" if cell.is_best else "  ")
 
     def lines(self) -> list[str]:
-        names, left_out = self.table.columns, [*self.table.optional]
-        shown = list(range(len(names)))
+        names = self.table.columns
+        empty = {name for place, name in enumerate(names) if not any(row[place] for row in self.texts)}
+        left_out = [name for name in self.table.optional if name not in empty]
+        shown = [p for p, name in enumerate(names) if name in left_out or name not in self.table.optional]
         while self.least(shown) > self.limit and left_out:
             shown.remove(names.index(left_out.pop()))
         if self.least(shown) <= self.limit:
-            gone = [name.replace("\n", " ") for name in names if names.index(name) not in shown]
+            gone = [
+                name.replace("\n", " ")
+                for place, name in enumerate(names)
+                if place not in shown and name not in empty
+            ]
             note = [f"not shown at this width: {', '.join(gone)}"] if gone else []
             return [*self.block(shown), *note]
         keys, others = shown[: self.table.num_keys], shown[self.table.num_keys :]
@@ -105,20 +112,24 @@ class Layout:
 
     def least(self, places: Sequence[int]) -> int:
         """The smallest total width of these columns."""
-        widths = [min(self.natural[place], self.narrowest(place)) for place in places]
+        widths = [self.smallest[place] for place in places]
         return sum(widths) + len(GAP) * (len(widths) - 1)
 
     def narrowest(self, place: int) -> int:
+        """The smallest width of a column; one that wraps keeps its words whole up to a limit."""
         if self.table.columns[place] not in self.table.wraps:
             return self.natural[place]
-        return max(WRAPPED, *map(self.length, self.heads[place]))
+        words = WORD.findall(" ".join(row[place] for row in self.texts))
+        longest = max((self.length(word.strip()) for word in words), default=0)
+        least = max(WRAPPED, min(WIDEST, longest), *map(self.length, self.heads[place]))
+        return min(self.natural[place], least)
 
     def widths(self, places: Sequence[int]) -> dict[int, int]:
         """The widths of the texts; if they are too wide together, the widest wrapping columns shrink."""
         found = {place: self.natural[place] for place in places}
         while sum(found.values()) + len(GAP) * (len(found) - 1) > self.limit:
             place = max(
-                (place for place in found if found[place] > self.narrowest(place)),
+                (place for place in found if found[place] > self.smallest[place]),
                 key=lambda place: found[place],
             )
             found[place] -= 1
@@ -210,8 +221,9 @@ def as_cell(cell: str | TableCell) -> TableCell:
 
 
 def value_of(cell: str | TableCell) -> Any:
+    """The value for programs; a dash stands for none."""
     cell = as_cell(cell)
-    return cell.text if cell.value is None else cell.value
+    return (None if cell.text == "-" else cell.text) if cell.value is None else cell.value
 
 
 def is_terminal() -> bool:
@@ -253,6 +265,8 @@ def print_csv(table: Table) -> None:
 
 def print_markdown(table: Table) -> None:
     head = [column.replace("\n", " ") for column in table.columns]
+    if table.title:
+        typer.echo(f"{table.title}\n")
     rows = [[mark(as_cell(cell), "**", "**").replace("|", "\\|") for cell in row] for row in table.rows]
     for line in (head, ["---"] * len(head), *rows):
         typer.echo(f"| {' | '.join(line)} |")
@@ -261,6 +275,8 @@ def print_markdown(table: Table) -> None:
 def print_latex(table: Table) -> None:
     head = [escape_latex(column) for column in table.columns]
     rows = [[mark(as_cell(cell), r"\textbf{", "}", escape_latex) for cell in row] for row in table.rows]
+    if table.title:
+        typer.echo(f"% {table.title}")
     typer.echo(rf"\begin{{tabular}}{{{'l' * table.num_keys}{'r' * (len(head) - table.num_keys)}}}")
     for line in (r"\hline", head, r"\hline", *rows, r"\hline"):
         typer.echo(line if isinstance(line, str) else " & ".join(line) + r" \\")

@@ -61,6 +61,8 @@ def tune_command(
     """
     if how.shard != (1, 1):
         raise ConfigError("--shard does not apply: a trial depends on those before it; use --jobs")
+    if how.on == "slurm":
+        raise ConfigError("--on slurm does not apply: trials are asked about after each task; use --on ray")
     if not 0 < validation < 1:
         raise ConfigError(f"--validation must be > 0 and < 1, got {validation}")
 

@@ -6,6 +6,7 @@ CIFAR is read from its binary archives: reading the Python version can execute c
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -78,11 +79,16 @@ def read_tinyimagenet(dataset: Dataset, folder: Path, progress: OnProgress | Non
 
 
 def read_digits(dataset: Dataset, folder: Path, progress: OnProgress | None) -> tuple[Split, Split]:
-    """Every fifth image is a test image; 17 grey levels are scaled to a byte."""
-    from sklearn.datasets import load_digits  # type: ignore[import-untyped]
+    """Every fifth image is a test image; 17 grey levels are scaled to a byte.
 
-    pixels, classes = load_digits(return_X_y=True)
-    images = torch.from_numpy(np.rint(pixels * (255 / 16)).astype(np.uint8).reshape(-1, *dataset.shape))
-    labels = torch.from_numpy(classes.astype(np.int64))
+    The file is found without importing scikit-learn, which takes a second.
+    """
+    package = find_spec("sklearn")
+    assert package is not None
+    assert package.origin is not None
+    table = np.loadtxt(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
+    pixels = np.rint(table[:, :-1] * (255 / 16)).astype(np.uint8)
+    images = torch.from_numpy(pixels.reshape(-1, *dataset.shape))
+    labels = torch.from_numpy(table[:, -1].astype(np.int64))
     is_test = torch.arange(len(labels)) % 5 == 0
     return Split(images[~is_test], labels[~is_test]), Split(images[is_test], labels[is_test])

@@ -107,7 +107,7 @@ def open_image(file: IO[bytes], formats: Sequence[str] = FORMATS) -> Iterator["I
             width, height = image.size
             if not 0 < width * height <= PIXEL_LIMIT or max(image.size) > SIDE_LIMIT:
                 limits = f"1 to {PIXEL_LIMIT:,}, at most {SIDE_LIMIT:,} a side"
-                raise BadImage(f"has {width} x {height} pixels, expected {limits}")
+                raise TooManyPixels(f"has {width} x {height} pixels, expected {limits}")
             yield image
     except (BadImage, DataError):
         raise

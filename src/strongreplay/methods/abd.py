@@ -95,7 +95,7 @@ class ABD(Method):
         self.shape.copy_(torch.tensor(shape))
         with seeded_init(self.draws.generator):
             made = ImageGenerator(shape, config.code_size, config.generator_width)
-        self.generator = made.to(self.shape.device)
+        self.generator = made.to(self.class_weights.device, self.class_weights.dtype)
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
         if not self.old_net.exists:
@@ -129,7 +129,7 @@ class ABD(Method):
 
     def noise(self, count: int) -> Tensor:
         drawn = torch.randn(count, self.config.code_size, generator=self.draws.generator)
-        return drawn.to(self.old.device)
+        return drawn.to(self.class_weights)
 
     def phases(self, task: Task) -> list[Phase]:
         """After each task but the last, the generator is trained."""

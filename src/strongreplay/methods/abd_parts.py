@@ -50,7 +50,7 @@ def balance(logits: Tensor, among: Tensor) -> Tensor:
 
 def statistics_distance(maps: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
     """Divergence of the batch's distribution from a layer's running one, mean over channels."""
-    maps = maps.float().transpose(0, 1).flatten(1)
+    maps = maps.to(mean.dtype).transpose(0, 1).flatten(1)
     found, spread = maps.mean(1), maps.var(1, unbiased=False) + TINY
     known = variance + TINY
     logs = (spread / known).log() / 2

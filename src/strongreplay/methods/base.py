@@ -170,8 +170,10 @@ class OldNet(nn.Module):
         return logits
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # Submodules are loaded after this call, so the copy must exist by then if the state has one.
-        if self.copy is None and any(key.startswith(prefix + "copy.") for key in state_dict):
+        # Submodules are loaded after this call, so the copy must exist by then if the state has one, or not.
+        if not any(key.startswith(prefix + "copy.") for key in state_dict):
+            self.copy = None
+        elif self.copy is None:
             self.take()
         super()._load_from_state_dict(state_dict, prefix, *args)
 

@@ -123,9 +123,6 @@ class DMC(Method):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         allocate_buffers(self, state_dict, prefix, "chosen")
-        for name in ("old_net", "specialist"):  # a state between tasks has none
-            if not any(key.startswith(f"{prefix}{name}.") for key in state_dict):
-                getattr(self, name).copy = None
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 

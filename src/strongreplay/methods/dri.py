@@ -96,8 +96,7 @@ class DRI(Method):
         """Inputs that are mixes of two stored images of one class."""
         first, second = (self.view(self.memory.take(rows).images) for rows in self.draw(count, 2))
         shares = torch.rand(count, generator=self.memory.generator).to(first.device)
-        shares = shares.view(-1, *[1] * (first.dim() - 1))
-        return shares * first + (1 - shares) * second
+        return torch.lerp(second, first, shares.view(-1, *[1] * (first.dim() - 1)))
 
     def end_task(self, task: Task) -> None:
         self.seen[list(task.classes)] = True
@@ -124,17 +123,23 @@ class DRI(Method):
 def multi_similarity(features: Tensor, labels: Tensor) -> Tensor:
     """Multi-similarity loss of unit features (Wang et al. 2019), over pairs that are hard by the margin."""
     alpha, beta, base, margin = 2, 10, 0.5, 0.1
-    alike = features @ features.t()
-    same = labels[:, None] == labels
-    apart, same = ~same, same & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
-    # A pair counts if a pair of the other kind is nearly as bad, or if there is none of the other kind.
-    worst_apart = alike.masked_fill(~apart, -torch.inf).amax(1, keepdim=True)
-    worst_same = alike.masked_fill(~same, torch.inf).amin(1, keepdim=True)
-    near = same & ((alike - margin < worst_apart) | ~apart.any(1, keepdim=True))
-    far = apart & ((alike + margin > worst_same) | ~same.any(1, keepdim=True))
-    pulled = ((-alpha * (alike - base)).exp() * near).sum(1).log1p() / alpha
-    pushed = ((beta * (alike - base)).exp() * far).sum(1).log1p() / beta
-    return (pulled + pushed).mean()
+    found = features @ features.t()
+    with torch.no_grad():  # value and slope together: autograd takes twice as long for all pairs
+        alike, same = found.detach(), labels[:, None] == labels
+        weight = (alike - base).mul_(torch.where(same, -alpha, beta)).exp_()
+        apart = ~same
+        same.fill_diagonal_(False)
+        # A pair counts if a pair of the other kind is nearly as bad, or if there is none of the other kind.
+        worst_apart = alike.masked_fill(~apart, -torch.inf).amax(1, keepdim=True)
+        worst_apart.masked_fill_(worst_apart == -torch.inf, torch.inf)
+        worst_same = alike.masked_fill(~same, torch.inf).amin(1, keepdim=True)
+        worst_same.masked_fill_(worst_same == torch.inf, -torch.inf)
+        pulled = weight * same.logical_and_(alike < worst_apart + margin)
+        pushed = weight.mul_(apart.logical_and_(alike > worst_same - margin))
+        near, far = 1 + pulled.sum(1, keepdim=True), 1 + pushed.sum(1, keepdim=True)
+        value = (near.log() / alpha + far.log() / beta).mean()
+        slope = pushed.div_(far).sub_(pulled.div_(near)).div_(len(labels))
+    return value + torch.dot(slope.view(-1), (found - alike).view(-1))  # adds 0, with the right gradient
 
 
 def divergence(old: Tensor, now: Tensor) -> Tensor:

@@ -95,10 +95,10 @@ class EWC(Method):
             slopes = self.fishers * distance
             return strength / 2 * (slopes * distance).sum(), strength * slopes.sum(0)
         theta = weights.double()
-        slope = torch.addcmul(-self.pull, self.curvature, theta)
+        back = torch.addcmul(self.pull, self.curvature, theta, value=-1)  # minus the slope, in one pass
         # In this order the value is exactly 0 at a single anchor.
-        value = (slope - self.pull).mul_(theta).add_(self.offset).sum()
-        return (strength / 2 * value).to(weights.dtype), strength * slope.to(weights.dtype)
+        value = (back + self.pull).mul_(theta).sub_(self.offset).sum()
+        return (-strength / 2 * value).to(weights.dtype), back.to(weights.dtype).mul_(-strength)
 
     def end_task(self, task: Task) -> None:
         self.meet(task)

@@ -1,4 +1,4 @@
-"""Herded exemplars: equally many of each seen class, chosen when a task ends and learnt with the next one."""
+"""Exemplars: equally many of each seen class, herded or random, learnt with the next task."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -52,3 +52,25 @@ def herd_exemplars(
         rows = rows[herd(features(inputs[rows]), quota).to(rows.device)]
         chosen = task.train.take(rows).to(device)
         memory.append(row(chosen), chosen.ids)
+
+
+def draw_exemplars(
+    memory: Memory[Exemplar], task: Task, generator: torch.Generator, device: torch.device
+) -> None:
+    """Share the memory equally by all seen classes, a remainder by the latest; rows are random."""
+    labels = task.train.labels.cpu()
+    stored = memory.rows.labels.cpu() if len(memory) else labels[:0]
+    renewed = [label for label in task.classes if label in labels]
+    seen = [*(label for label in dict.fromkeys(stored.tolist()) if label not in renewed), *renewed]
+    quota, more = divmod(memory.capacity, len(seen))
+    sizes = {label: quota + (place >= len(seen) - more) for place, label in enumerate(seen)}
+    kept = [
+        torch.nonzero(stored == label).flatten()[: sizes[label]] for label in seen if label not in renewed
+    ]
+    if kept:
+        memory.keep(torch.cat(kept))
+    for label in renewed:
+        rows = torch.nonzero(labels == label).flatten()
+        rows = rows[torch.randperm(len(rows), generator=generator)[: sizes[label]]]
+        chosen = task.train.take(rows.to(task.train.labels.device)).to(device)
+        memory.append(exemplar(chosen), chosen.ids)

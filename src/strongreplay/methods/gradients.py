@@ -10,6 +10,7 @@ same numbers with more time and memory.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from inspect import unwrap
 from typing import NamedTuple
 
 import torch
@@ -89,7 +90,7 @@ def after_step(optimizer: Optimizer) -> Iterator[None]:
 
 def is_plain(optimizer: Optimizer) -> bool:
     """Whether a step is exactly the gradient times one learning rate for all weights."""
-    if type(optimizer) is not torch.optim.SGD or len(optimizer.param_groups) > 1:
+    if unwrap(type(optimizer).step) is not unwrap(torch.optim.SGD.step) or len(optimizer.param_groups) > 1:
         return False
     group = optimizer.param_groups[0]
     return not any(group.get(key) for key in ("momentum", "weight_decay", "maximize", "clip_norm"))

@@ -32,7 +32,6 @@ class MethodRow:
     grows: bool = False  # supports a head that gets more outputs during training
     cost: float = 1.0  # time of a step relative to a plain SGD step, roughly
     passes: str = ""  # forward and backward passes of a step, for the docs
-    one_device: str = ""  # why a run cannot be shared by several devices; empty: it can
     look: int | None = None  # index of its colour, marker and dash in figures
     source_hash: str | None = None  # hash of the source, for code outside the package
 
@@ -67,6 +66,11 @@ class MethodRow:
     def needs_auxiliary(self) -> bool:
         """Whether it learns from unlabelled images beside the stream's."""
         return "auxiliary images" in self.needs
+
+    @property
+    def needs_weights(self) -> bool:
+        """Whether its net stays as it is, so that it is of use with pretrained weights only."""
+        return "pretrained weights" in self.needs
 
     @property
     def needs_disjoint_classes(self) -> bool:

@@ -28,6 +28,11 @@ class Winners(nn.Module):
         self.before: Callable[[Tensor], Tensor] | None = None  # changes the maps first
         self.after: Callable[[Tensor], None] | None = None  # is shown the result
 
+    @property
+    def needs_all_rows(self) -> bool:
+        """Several ranks must not divide a batch while somebody changes or is shown its maps."""
+        return self.before is not None or self.after is not None
+
     def forward(self, maps: Tensor) -> Tensor:
         if self.before:
             maps = self.before(maps)

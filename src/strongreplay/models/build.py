@@ -21,6 +21,7 @@ from strongreplay.nets import Classifier, GrowingHead, build_net, seeded_init
 from strongreplay.nets.backbones import Backbone, is_backbone
 from strongreplay.nets.choice import choose_net
 from strongreplay.nets.heads import body_of
+from strongreplay.nets.vit import EXPANSION, Form
 from strongreplay.protocol import Problem, derive_generator
 
 BODY_RATE = 0.1  # of a pretrained body, as a multiple of the head's
@@ -47,11 +48,32 @@ def first_model(
     if len(shape) == 3 and shape[1] != shape[2] and own_net is None:
         raise DataError(f"images must be square, got {shape[2]} x {shape[1]} pixels; give a side")
     if settings.net.name == "auto":
-        chosen = choose_net(shape, settings.net.width)
+        named = method_row(settings.learner.method).net  # by a method that needs it
+        chosen = {"name": named} if named else choose_net(shape, settings.net.width)
         settings = replace(settings, net=settings.net.model_copy(update=chosen))
     classes = settings.learner.classes
     num_classes = len(classes) if classes is not None else len(set(chunk.labels)) + settings.learner.reserve
+    if settings.net.weights is not None and backbone is None and own_net is None:
+        settings, own_net = with_weights(settings, shape, num_classes)
     return new_model(settings, shape, mean, std, device, num_classes, 1, own_net, backbone)
+
+
+def with_weights(
+    settings: ModelSettings, shape: tuple[int, ...], num_classes: int
+) -> tuple[ModelSettings, Classifier]:
+    """A ViT with the weights of a file, and settings by which it is made again without the file."""
+    net, given = settings.net, derive_generator(settings.learner.seed, "net")
+    if net.name != "vit":
+        raise ConfigError(f"--weights belongs to vit and timm:NAME, got --net {net.name}; leave it out")
+    made = build_net("vit", shape, num_classes, given, **net.options, weights=net.weights)
+    form: Form = made.body.form  # type: ignore[assignment]
+    sizes = {key: getattr(form, key) for key in ("width", "depth", "heads", "patch")}
+    if form != Form(**sizes, hidden=EXPANSION * form.width):
+        raise ConfigError(
+            f"{net.weights}: a kept model takes a ViT with a class token and no registers, layer scale or "
+            "norms of queries; give another file"
+        )
+    return replace(settings, net=net.model_copy(update=sizes)), made
 
 
 def backbone_moments(

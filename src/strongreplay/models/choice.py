@@ -8,6 +8,7 @@ import torch
 
 from strongreplay.data.convert import Fit
 from strongreplay.errors import ConfigError
+from strongreplay.methods import method_row
 from strongreplay.models.features import FeatureCache, FeatureReader
 from strongreplay.models.settings import CLOSED_FORM, UNSET
 from strongreplay.nets.backbones import Backbone, is_backbone, open_backbone
@@ -36,6 +37,8 @@ class NetChoice:
         self.backbone: Backbone | None = None
         self.reader: FeatureReader | None = None
         self.named = str(self.settings.get("net.name", "auto"))
+        if self.named == "auto" and (method := self.settings.get("learner.method")):
+            self.named = method_row(method).net or "auto"
 
     def __call__(self, fit: Fit, side: int, channels: int) -> Fit:
         name, method = self.named, self.settings.get("learner.method")

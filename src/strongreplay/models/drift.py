@@ -1,7 +1,7 @@
 """Signs of trouble in unlabelled data: samples unlike those the model knows, and other shares of classes.
 
 A sample is unlike if its score is above a threshold that the held-out samples exceed at a stated rate. The
-score is the energy of the logits, or the distance of the features to the nearest held-out sample.
+scores are in `unlike.py`.
 """
 
 from collections.abc import Sequence
@@ -21,9 +21,9 @@ from strongreplay.models.model import Model
 from strongreplay.models.parts import FROZEN, TO_ANSWER, model_of
 from strongreplay.models.share_tests import ShareChange, compare_shares
 from strongreplay.models.store import Store, Version
+from strongreplay.models.unlike import FeatureScore, energy, learn_feature_score
 
-Kind = Literal["energy", "features"]
-KINDS: tuple[Kind, ...] = ("energy", "features")
+Kind = Literal["auto", "energy", "features"]  # auto: features of a frozen backbone, else energy
 RATE = 0.05  # of false alarms among samples like the held-out ones
 LIMIT = 0.15  # of unlike samples; a larger share is a sign of trouble
 MOST_CLUSTERED = 2000  # unlike samples that are sorted into clusters
@@ -40,8 +40,8 @@ class Reference:
     threshold: float
     count: int  # held-out samples
     predicted: list[int]  # how many of them were given each label
-    features: Tensor
     radius: float  # distance of features within a class
+    feature_score: FeatureScore | None = None  # if the score is by features
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,19 +79,6 @@ class Arrivals:
     images: Tensor  # of the unlike samples
 
 
-def energy(logits: Tensor) -> Tensor:
-    """(N,) energy of logits: low where the net is sure of some class."""
-    return -logits.double().logsumexp(1)
-
-
-def distances(features: Tensor, known: Tensor, *, same: bool = False) -> Tensor:
-    """(N,) cosine distance to the nearest known sample; with `same`, of each known one to the others."""
-    likeness = features @ known.T
-    if same:
-        likeness.fill_diagonal_(-1.0)
-    return (1 - likeness.max(1).values).double()
-
-
 def choose_threshold(scores: Tensor, rate: float) -> float:
     """The score that a further sample of the same kind exceeds with a probability of at most `rate`."""
     if not 0 < rate < 1:
@@ -107,7 +94,7 @@ def choose_threshold(scores: Tensor, rate: float) -> float:
 
 
 def load_reference(
-    store: Store, name: str | None, device: torch.device, rate: float = RATE, kind: Kind = "energy"
+    store: Store, name: str | None, device: torch.device, rate: float = RATE, kind: Kind = "auto"
 ) -> tuple[Version, Model, Reference]:
     version, parts = read_parts(store, name, (*TO_ANSWER, FROZEN, "held"))
     held = parts.pop("held", None)
@@ -123,8 +110,12 @@ def make_reference(
     """The reference of held-out images and their classes."""
     if not len(images):
         choose_threshold(torch.empty(0), rate)
-    logits, features = model.scores(images), features_of(model, images)
-    scores = energy(logits) if kind == "energy" else distances(features, features, same=True)
+    kind = ("energy" if model.reader is None else "features") if kind == "auto" else kind
+    stored = model.stored(images)
+    logits, features = model.scores(stored), features_of(model, stored)
+    score, scores = None, energy(logits)
+    if kind == "features":
+        score, scores = learn_feature_score(model, stored, features)
     return Reference(
         version,
         list(model.labels),
@@ -133,8 +124,8 @@ def make_reference(
         choose_threshold(scores, rate),
         len(images),
         logits.argmax(1).bincount(minlength=len(model.labels)).tolist(),
-        features,
         typical_distance(features, columns),
+        score,
     )
 
 
@@ -151,9 +142,10 @@ class Collector:
         self.images: list[Tensor] = []
 
     def add(self, names: Sequence[str], images: Tensor) -> None:
-        logits, features = self.model.scores(images), features_of(self.model, images)
-        known = self.reference.features
-        scores = energy(logits) if self.reference.kind == "energy" else distances(features, known)
+        stored = self.model.stored(images)  # once: of a backbone it takes the longest
+        logits, features = self.model.scores(stored), features_of(self.model, stored)
+        by_features = self.reference.feature_score
+        scores = by_features(stored, features) if by_features else energy(logits)
         rows = (scores > self.reference.threshold).nonzero().flatten()
         self.unlike_rows += (rows + len(self.names)).tolist()
         room = max(0, MOST_CLUSTERED - sum(map(len, self.features)))

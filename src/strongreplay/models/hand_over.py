@@ -66,8 +66,8 @@ def write_mlflow_folder(store: Store, version: str | None, folder: Path) -> Vers
     """Write a version as an MLflow model that `mlflow.pyfunc.load_model` loads."""
     try:
         import mlflow.pyfunc
-    except ModuleNotFoundError:
-        raise ConfigError("mlflow is missing; pip install 'strongreplay[loggers]'") from None
+    except ModuleNotFoundError as error:  # mlflow-skinny alone lacks pandas
+        raise ConfigError(f"{error.name} is missing; pip install mlflow-skinny pandas") from None
     refuse_existing(folder)
     hub = files.name_beside(folder)
     try:

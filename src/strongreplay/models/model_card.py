@@ -19,7 +19,14 @@ A classifier of {num_classes} classes, kept up to date with `ser learn`: version
 ## Use
 
 ```python
+import torch
+from pathlib import Path
+from strongreplay.data.images import decode_bytes
 from strongreplay.models.hand_over import read_hub_folder
+
+model = read_hub_folder(Path("."), torch.device("cpu"))  # this folder
+pixels = torch.from_numpy(decode_bytes(Path("photo.jpg").read_bytes(), model.shape))
+print(model.answers(pixels[None]))
 ```
 
 or `ser predict` on the folder it was exported from. It takes samples of shape {shape}; images are cropped to

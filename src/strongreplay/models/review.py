@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from strongreplay.data.user_data import Label
-from strongreplay.models.drift import energy
 from strongreplay.models.likeness import features_of
 from strongreplay.models.model import Model
+from strongreplay.models.unlike import energy
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,9 @@ class ReviewCollector:
 
     def add(self, names: Sequence[str], images: Tensor) -> None:
         self.names += names
-        self.logits.append(self.model.scores(images))
-        self.features.append(features_of(self.model, images))
+        stored = self.model.stored(images)  # once: of a backbone it takes the longest
+        self.logits.append(self.model.scores(stored))
+        self.features.append(features_of(self.model, stored))
 
     def choose(self, count: int) -> list[Candidate]:
         """The samples most worth a label, the first chosen first."""

@@ -9,11 +9,19 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 from strongreplay.data.codec import Codec
 from strongreplay.data.user_data import Label
 from strongreplay.errors import ConfigError
-from strongreplay.methods import METHODS, MethodConfig, method_row
+from strongreplay.methods import METHODS, MethodConfig, MethodRow, method_row
 from strongreplay.models.budget import DEFAULT_MEMORY, Budget
+from strongreplay.nets import NETS
 from strongreplay.nets.backbones import is_backbone
 from strongreplay.storage.records import flatten
-from strongreplay.training.settings import NetConfig, Section, TrainConfig, build_sections, net_faults
+from strongreplay.training.settings import (
+    NetConfig,
+    Section,
+    TrainConfig,
+    build_sections,
+    built_in_section,
+    net_faults,
+)
 
 OWN = "own"  # the name of a net that is not in NETS: the user passes it to `Learner`
 DEFAULTS: dict[str, Any] = {"train.lr": 0.03, "train.epochs": 20, "learner.sampling": "balanced"}
@@ -84,7 +92,7 @@ class KeptNetConfig(NetConfig):
     tune: Literal["nothing", "head", "all"] | None = Field(
         None, description="what is trained of a backbone: nothing, the head, or all"
     )
-    weights: str | None = Field(None, description="timm only: a .safetensors file")
+    weights: str | None = Field(None, description="timm and vit only: a .safetensors file")
     body_rate: float | None = Field(
         None, gt=0, description="rate of the body as a multiple of train.lr, with tune=all; none: 0.1"
     )
@@ -92,7 +100,7 @@ class KeptNetConfig(NetConfig):
 
     @property
     def options(self) -> dict[str, Any]:
-        own = {"name", "tune", "weights", "body_rate"}
+        own = {"name", "tune", "weights", "weights_hash", "body_rate"}
         return {key: value for key, value in self.model_dump(exclude=own).items() if value is not None}
 
     @property
@@ -154,6 +162,13 @@ def stored_settings(plan: Mapping[str, Any]) -> ModelSettings:
     )
 
 
+def kept_section(settings: Mapping[str, Any], row: MethodRow) -> type[NetConfig]:
+    """The settings of the net that is named, or else of the one that the method needs."""
+    named = str(settings.get("net.name", "auto"))
+    named = row.net if named == "auto" and row.net else named
+    return built_in_section(named, KeptNetConfig) if named in NETS else KeptNetConfig
+
+
 def make_settings(settings: Mapping[str, Any]) -> ModelSettings:
     """From names such as learner.memory, method.alpha, net.name, train.epochs; reports all faults at once."""
     if settings.get("learner.method") == "auto":
@@ -168,7 +183,8 @@ def make_settings(settings: Mapping[str, Any]) -> ModelSettings:
     if "method.memory_size" in settings:
         raise ConfigError("method.memory_size follows from learner.memory; set that instead")
     sections: dict[str, type[BaseModel]] = {
-        "learner": LearnerConfig, "method": row.config, "net": KeptNetConfig, "train": TrainConfig
+        "learner": LearnerConfig, "method": row.config, "net": kept_section(settings, row),
+        "train": TrainConfig,
     }  # fmt: skip
     defaults = {"net.name": "auto"} | DEFAULTS | DEFAULTS_OF.get(name, {})
     if settings.get("net.tune") in ("nothing", "head"):

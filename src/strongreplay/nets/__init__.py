@@ -17,10 +17,11 @@ from strongreplay.nets.linear import linear
 from strongreplay.nets.lvt import lvt
 from strongreplay.nets.mlp import mlp
 from strongreplay.nets.resnet import resnet18
+from strongreplay.nets.vit import vit
 
 __all__ = [
     "NETS", "Classifier", "FeatureNet", "GrowingHead", "NetRow", "build_net", "cnn", "find_head", "linear",
-    "lvt", "make_net", "mlp", "net_row", "resnet18", "seeded_init", "with_features",
+    "lvt", "make_net", "mlp", "net_row", "resnet18", "seeded_init", "vit", "with_features",
 ]  # fmt: skip
 
 
@@ -41,6 +42,12 @@ NETS: dict[str, NetRow] = {
     "resnet18": NetRow(resnet18, 64, "ResNet18 with a 3 x 3 stem and no max-pool; width 20 suits a CPU"),
     "linear": NetRow(linear, None, "a linear head alone, for features of a frozen backbone", ()),
     "lvt": NetRow(lvt, 64, "convolutional stem, attention with external keys, two heads; a reconstruction"),
+    "vit": NetRow(
+        vit,
+        32,
+        "Vision Transformer by timm's names; pretrained weights from a file, or small and random",
+        ("width", "depth", "heads", "patch", "size", "side", "weights", "weights_hash"),
+    ),
 }
 
 

@@ -108,7 +108,7 @@ def draw_panel(panel: Axes, bars: list[AblationBar]) -> None:
     panel.set_ylabel("average accuracy (%)")
     panel.grid(axis="y", alpha=0.3)
     panel.set_axisbelow(True)
-    panel.margins(y=0.1)
+    panel.margins(y=0.14)
 
 
 def draw_bar(panel: Axes, bar: AblationBar, place: float, width: float) -> None:
@@ -121,4 +121,7 @@ def draw_bar(panel: Axes, bar: AblationBar, place: float, width: float) -> None:
     if half is not None:
         panel.errorbar(place, mean, half, fmt="none", ecolor="black", capsize=3, linewidth=1)
     above = (place, mean + (half or 0.0))
-    panel.annotate(f"{mean:.1f}", above, (0, 2), textcoords="offset points", ha="center", fontsize="x-small")
+    count = "" if bar.score.count is None else f"\nn={bar.score.count}"
+    panel.annotate(
+        f"{mean:.1f}{count}", above, (0, 2), textcoords="offset points", ha="center", fontsize="x-small"
+    )

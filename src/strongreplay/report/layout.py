@@ -7,6 +7,7 @@ from math import isfinite
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from strongreplay.report.styles import Style, describe_score, wrap
 from strongreplay.report.summary import Summary
@@ -25,7 +26,8 @@ def lay_out(
     """A figure with a panel for each head, in rows; sizes of a panel in inches."""
     across = min(columns, len(heads)) or 1
     down = -(-len(heads) // across) or 1
-    figure = Figure(figsize=(width * across, height * down), layout="constrained")
+    padded = ConstrainedLayoutEngine(w_pad=0.12)  # inches, so that no label is cut
+    figure = Figure(figsize=(width * across, height * down), layout=padded)
     panels: list[Axes] = list(figure.subplots(down, across, squeeze=False).flat) if heads else []
     for panel in panels[len(heads) :]:
         panel.remove()

@@ -7,7 +7,6 @@ the README has the mark `reproduction.BEGIN`.
 
 import re
 from collections.abc import Sequence
-from statistics import median
 
 from strongreplay.report.protocols import cpu_cells, lead_table, stream_table
 from strongreplay.report.reproduction import BEGIN, END, markdown_table, readme_table
@@ -65,17 +64,11 @@ def own_table(groups: Sequence[Group], cells: Sequence[Cell], stream: str, size:
         if published:
             cell = by_config.get(fingerprint(group.records[0].config))
             row += [str(cell.published), cell.verdict_text] if cell else ["-", "-"]
-        rows.append([*row, seconds_of(group), str(len(group.records))])
+        seconds = "-" if group.train_seconds is None else f"{group.train_seconds:.0f}"
+        rows.append([*row, seconds, str(len(group.records))])
     return "\n".join(markdown_table(columns, rows)) if rows else "Not run yet."
 
 
 def rank(group: Group, scenarios: Sequence[str]) -> tuple[bool, float]:
     accuracy = group.score(scenarios[0], "average_accuracy") if scenarios else None
     return group.method == "joint", accuracy.mean if accuracy else 0.0
-
-
-def seconds_of(group: Group) -> str:
-    """The median over seeds: a run that was paused, or shared its machine, does not change it much."""
-    every = [record.measured.get("phases", {}).get("train", {}).get("seconds") for record in group.records]
-    known = [seconds for seconds in every if seconds is not None]
-    return f"{median(known):.0f}" if known else "-"

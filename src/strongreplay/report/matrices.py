@@ -30,7 +30,9 @@ def matrices_figure(groups: list[Group], scenario: str) -> Figure:
     ]
     shown = [(style.label, np.mean(own, axis=0), len(own)) for style, own in found if own and len(own[0]) > 1]
     heads = [f"{label} (n={count})" for label, _, count in shown]
-    figure, panels = lay_out(caption(groups, TITLES.get(scenario, scenario)), heads, 2.7, 2.7, columns=4)
+    figure, panels = lay_out(
+        caption(groups, TITLES.get(scenario, scenario), "means over seeds"), heads, 2.7, 2.7, columns=4
+    )
     if not panels:
         return figure
     seen = np.concatenate([matrix[np.tri(*matrix.shape) > 0] for _, matrix, _ in shown])

@@ -20,6 +20,7 @@ from strongreplay.report.page_tables import (
 )
 from strongreplay.report.page_text import clip
 from strongreplay.report.paired import compare_cells
+from strongreplay.report.protocols import cpu_cells, leads
 from strongreplay.report.tables import Group, group_records
 from strongreplay.report.verdicts import FEWEST_SEEDS, MARGIN, MOST_SEEDS, judge_all
 from strongreplay.runs.paper import NUM_RUNS, items
@@ -42,7 +43,7 @@ def build(
     context: dict[str, Any] = {
         "date": (now or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC"),
         "head": headline(found.records, groups, cells),
-        "cells": verdict_rows(cells) if run else [],
+        "cells": verdict_rows(cells, leads(cpu_cells(found.records))) if run else [],
         "notes": [cell.item for cell in cells if cell.item.note],
         "options": filter_options(cells),
         "tests": [paired_row(test) for test in compare_cells(cells)],

@@ -1,11 +1,13 @@
 """Rows of the page's tables: a user's own runs, the cells of the paper, and paired tests."""
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from strongreplay.metrics import METRICS, Metric
 from strongreplay.report.page_text import clip
 from strongreplay.report.paired import PairedTest
+from strongreplay.report.protocols import Lead
 from strongreplay.report.styles import PRINTED, TITLES, UPPER_BOUND, label_of, net_of, scenarios_of
 from strongreplay.report.summary import Summary, summarise
 from strongreplay.report.tables import Group, rank, tell_apart
@@ -34,9 +36,16 @@ def headline(records: list[RunRecord], groups: list[Group], cells: list[Cell]) -
     }
 
 
-def verdict_rows(cells: list[Cell]) -> list[dict[str, Any]]:
+def verdict_rows(cells: list[Cell], leads: Sequence[Lead] = ()) -> list[dict[str, Any]]:
+    """With what is said of SER's lead under the cpu protocol in the row of the other method."""
     numbers = {item.name: number for number, item in enumerate((c.item for c in cells if c.item.note), 1)}
-    return [verdict_row(cell, numbers.get(cell.item.name)) for cell in cells]
+    said: dict[str, list[str]] = {}
+    for lead in leads:
+        said.setdefault(lead.other.name, []).append(lead.sentence)
+    return [
+        verdict_row(cell, numbers.get(cell.item.name)) | {"leads": said.get(cell.item.name, [])}
+        for cell in cells
+    ]
 
 
 def verdict_row(cell: Cell, note: int | None) -> dict[str, Any]:
@@ -124,7 +133,7 @@ def own_row(group: Group, scores: list[tuple[Summary | None, bool]]) -> dict[str
         "scores": scores,
         "tasks": num_tasks(group),
         "n": len(group.records),
-        "seconds": phase_summary(group, "train"),
+        "seconds": group.train_seconds,
         "peak": peak_memory(group),
     }
 

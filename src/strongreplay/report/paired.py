@@ -80,7 +80,7 @@ def compare_groups(groups: Sequence[Group], name: str) -> list[PairedTest]:
     for own in wanted:
         near = [g for g in groups if g.place == own.place and g.memory_size in (None, own.memory_size)]
         for scenario in own.records[0].scenarios:
-            place = Place(own.stream, own.memory_size, scenario)
+            place = Place(own.place, own.memory_size, scenario)
             scores = {label_of(g): scores_by_seed(g.records, scenario) for g in near if g.method != "joint"}
             found += compare_scores(place, label_of(own), scores)
     return found

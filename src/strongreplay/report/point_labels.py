@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import cos, pi, sin
 from typing import NamedTuple
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -55,6 +56,7 @@ def place_labels(panel: Axes, points: list[Point], scale: float) -> None:
     marker = box_around(0, 0, 2 * MARKER, 2 * MARKER)
     where = {id(p): (panel.transData.transform((p.x, p.y)) * scale).tolist() for p in points}
     taken = [move(marker, where[id(p)]) for p in points]
+    taken += lines_in(panel, scale)
     frame = Box(*(panel.get_window_extent().get_points() * scale).ravel().tolist())
     for point in sorted(points, key=lambda p: -p.y):
         text, here = wrap(point.style.label, 26), where[id(point)]
@@ -80,6 +82,18 @@ def place_labels(panel: Axes, points: list[Point], scale: float) -> None:
             arrowprops=line if gap > GAPS[0] else None,
         )
         label.set_in_layout(False)
+
+
+def lines_in(panel: Axes, scale: float) -> list["Box"]:
+    """Small boxes along the lines of a panel, and one around its legend: labels avoid them."""
+    found = []
+    for line in panel.lines:
+        if line.get_linestyle() != "None":
+            path = line.get_transform().transform_path(line.get_path()).interpolated(200)
+            found += [box_around(x * scale, y * scale, 3, 3) for x, y in np.asarray(path.vertices).tolist()]
+    if legend := panel.get_legend():
+        found.append(Box(*(legend.get_window_extent().get_points() * scale).ravel().tolist()))
+    return found
 
 
 class Box(NamedTuple):

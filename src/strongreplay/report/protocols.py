@@ -10,25 +10,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from strongreplay.report.paired import PairedTest, compare_cells
-from strongreplay.report.reproduction import markdown_table, score_text
+from strongreplay.report.reproduction import gap_text, markdown_table, score_text
 from strongreplay.report.styles import PRINTED, TITLES, label_of, scenarios_of
 from strongreplay.report.summary import Summary
 from strongreplay.report.tables import Group, group_records
 from strongreplay.report.verdicts import FEWEST_SEEDS, Cell, judge_all
-from strongreplay.runs.paper import items
+from strongreplay.runs.paper import PaperCell, items
 from strongreplay.storage.records import RunRecord, fingerprint
 
 ORDERINGS = ("confirmed", "contradicted", "not shown", "too few seeds")
-MARGIN_COLUMNS = (
-    "stream",
-    "memory",
-    "scenario",
-    "against",
-    "printed lead",
-    "lead here",
-    "ordering",
-    "margin",
+LEADS_TITLE = (
+    "cpu protocol: SER's lead in points, printed and here; here: mean ± 95 % interval (common seeds)"
 )
+MARGIN_COLUMNS = ("stream", "memory", "scenario", "against", "printed", "here", "ordering", "lead")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +30,7 @@ class Lead:
     """The lead of SER over another method: as printed, and here over common seeds."""
 
     test: PairedTest
+    other: PaperCell  # the cell of the other method
     printed: float
     here: Summary
 
@@ -47,6 +42,17 @@ class Lead:
         if abs(self.here.mean) <= self.here.half_width:
             return "not shown"
         return "confirmed" if (self.here.mean > 0) == (self.printed > 0) else "contradicted"
+
+    @property
+    def sentence(self) -> str:
+        """For the cell of the other method."""
+        size = self.test.place.memory_size
+        said = (
+            "too few seeds"
+            if self.here.count is None or self.here.count < FEWEST_SEEDS
+            else (f"ordering {self.ordering}, lead {self.size}")
+        )
+        return f"SER (memory {size}) leads by {gap_text(self.here)}, printed {self.printed:+.2f}: {said}"
 
     @property
     def size(self) -> str:
@@ -75,34 +81,33 @@ def summary(records: Sequence[RunRecord]) -> str:
 def as_markdown(records: Sequence[RunRecord]) -> str:
     """The last section of the verdicts."""
     head = "\n## The cpu protocol: does SER lead where the paper says so?\n\n"
-    return f"{head}{summary(records)}\n\n{lead_table(cpu_cells(records))}\n"
+    return f"{head}{summary(records)}\n\n{LEADS_TITLE}.\n\n{lead_table(cpu_cells(records))}\n"
 
 
 def leads(cells: Sequence[Cell]) -> list[Lead]:
     """SER against every other method of a column, if both have runs and printed numbers."""
     printed = {
-        (c.item.target, c.item.stream, c.item.memory_size, c.item.scenario, c.item.method): c.item.mean
+        (c.item.target, c.item.stream, c.item.memory_size, c.item.scenario, c.item.method): c.item
         for c in cells
+        if c.item.mean is not None
     }
     found = []
     for test in compare_cells(cells):
         place = test.place
-        own = printed[place.target, place.stream, place.memory_size, place.scenario, test.method]
+        own = printed.get((place.target, place.stream, place.memory_size, place.scenario, test.method))
         sizes = (place.memory_size, None)  # methods without memory have no size
         others = (printed.get((place.target, place.stream, s, place.scenario, test.other)) for s in sizes)
-        other = next((mean for mean in others if mean is not None), None)
-        if own is not None and other is not None and test.gap:
-            found.append(Lead(test, own - other, test.gap))
+        other = next((item for item in others if item), None)
+        if own and other and test.gap:
+            found.append(Lead(test, other, (own.mean or 0.0) - (other.mean or 0.0), test.gap))
     return found
 
 
 def lead_texts(lead: Lead) -> tuple[str, ...]:
     place = lead.test.place
-    spread = lead.here.half_width
-    here = f"{lead.here.mean:+.2f}" + ("" if spread is None else f" ± {spread:.2f}") + f" ({lead.here.count})"
     return (
         place.stream, str(place.memory_size), TITLES[place.scenario], PRINTED[lead.test.other],
-        f"{lead.printed:+.2f}", here, lead.ordering, lead.size,
+        f"{lead.printed:+.2f}", f"{gap_text(lead.here)} ({lead.here.count})", lead.ordering, lead.size,
     )  # fmt: skip
 
 

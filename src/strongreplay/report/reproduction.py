@@ -1,5 +1,6 @@
 """Verdicts as text: Markdown, CSV, LaTeX, and the first table of the README."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
@@ -29,9 +30,10 @@ def texts(cell: Cell, spread: Spread = "interval") -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def table_title(spread: Spread = "interval") -> str:
+def table_title(spread: Spread = "interval", margin: float | None = None) -> str:
     """A title that explains the numbers of `texts`."""
-    return f"published and ours: mean ± {SPREAD_NAMES[spread]} (runs), in per cent"
+    rule = "" if margin is None else f"; margin of the verdicts: {margin:g} points"
+    return f"published and ours: mean ± {SPREAD_NAMES[spread]} (runs), in per cent{rule}"
 
 
 def score_text(score: Summary | None, spread: Spread = "interval") -> str:
@@ -39,10 +41,7 @@ def score_text(score: Summary | None, spread: Spread = "interval") -> str:
 
 
 def counts(cells: Iterable[Cell]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for cell in cells:
-        found[cell.verdict] = found.get(cell.verdict, 0) + 1
-    return found
+    return Counter(cell.verdict for cell in cells)
 
 
 def as_markdown(cells: Sequence[Cell], tests: Sequence[PairedTest], spread: Spread = "interval") -> str:
@@ -54,29 +53,46 @@ def as_markdown(cells: Sequence[Cell], tests: Sequence[PairedTest], spread: Spre
         f"{table_title(spread).capitalize()}. The difference is ours minus published, in points. Its 95 % "
         f"interval (Welch) decides: better if all above 0, reproduced if all above -{margin:g}, below if "
         f"all under 0 and reaching below -{margin:g}, else undecided. Results of the cpu protocol have a "
-        "column of their own and no verdict.",
+        "column of their own and verdicts on SER's lead alone, below.",
     ]
     for target, group in groupby(cells, key=lambda cell: cell.item.target):
         lines += ["", f"## {target}: {TARGETS[target]}", ""]
         lines += markdown_table(COLUMNS, [texts(cell, spread) for cell in group])
     if tests:
-        lines += ["", "## SER against the others, over common seeds (paired t-test, p after Holm)", ""]
-        lines += markdown_table(PAIRED_COLUMNS, [paired_texts(test) for test in tests])
+        lines += [
+            "",
+            "## SER against the others, over common seeds",
+            "",
+            f"{paired_title(spread).capitalize()}.",
+        ]
+        lines += ["", *markdown_table(PAIRED_COLUMNS, [paired_texts(test, spread) for test in tests])]
     return "\n".join(lines) + "\n"
 
 
 PAIRED_COLUMNS = ("stream", "memory", "scenario", "method", "against", "ahead by", "seeds", "p", "outcome")
 
 
-def paired_texts(test: PairedTest) -> tuple[str, ...]:
+def paired_title(spread: Spread = "interval") -> str:
+    """A title that explains the numbers of `paired_texts`."""
+    return (
+        f"ahead by: mean ± {SPREAD_NAMES[spread]} of the differences, in points; paired t-test, p after Holm"
+    )
+
+
+def paired_texts(test: PairedTest, spread: Spread = "interval") -> tuple[str, ...]:
     """One row of PAIRED_COLUMNS."""
     place = test.place
     return (
         place.stream, "-" if place.memory_size is None else str(place.memory_size), TITLES[place.scenario],
         PRINTED.get(test.method, test.method), PRINTED.get(test.other, test.other),
-        "-" if test.difference is None else f"{test.difference:+.2f}", str(test.count),
+        gap_text(test.gap, spread), str(test.count),
         p_text(test.p), test.outcome,
     )  # fmt: skip
+
+
+def gap_text(gap: Summary | None, spread: Spread = "interval") -> str:
+    """A difference in points with its sign."""
+    return "-" if gap is None else ("" if gap.mean < 0 else "+") + gap.text(spread)
 
 
 def p_text(p: float | None) -> str:

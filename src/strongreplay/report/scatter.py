@@ -44,7 +44,7 @@ def draw_plane(groups: list[Group], scenario: str, make: MakePoint, finish: Fini
     names = [scenario] if scenario else scenarios_of(groups)
     found = {name: [p for g, style in styled if (p := make(g, style, name))] for name in names}
     found = {name: points for name, points in found.items() if points}
-    figure, panels = lay_out(caption(groups), [TITLES[name] for name in found], 5.0, 6.6)
+    figure, panels = lay_out(caption(groups, "means over seeds"), [TITLES[name] for name in found], 5.0, 6.6)
     for panel, (name, points) in zip(panels, found.items(), strict=True):
         draw_points(panel, points)
         finish(panel, styled, name)
@@ -84,12 +84,10 @@ def draw_no_loss(panel: Axes) -> None:
 
 def time_point(group: Group, style: Style, scenario: str) -> Point | None:
     score = group.score(scenario, "average_accuracy")
-    phases = [record.measured.get("phases", {}).get("train", {}) for record in group.records]
-    seconds = [float(phase["seconds"]) for phase in phases if phase.get("seconds", 0) > 0]
+    seconds = group.train_seconds
     if group.method == UPPER_BOUND or score is None or not seconds:
         return None
-    text = f"{style.label}: {describe_score(score)} in {fmean(seconds):.1f} s"
-    return Point(fmean(seconds), score.mean, style, text)
+    return Point(seconds, score.mean, style, f"{style.label}: {describe_score(score)} in {seconds:.1f} s")
 
 
 def finish_time(panel: Axes, styled: list[tuple[Group, Style]], scenario: str) -> None:
@@ -101,4 +99,4 @@ def finish_time(panel: Axes, styled: list[tuple[Group, Style]], scenario: str) -
     panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     panel.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: f"{seconds:g}"))
     panel.xaxis.set_minor_formatter(NullFormatter())
-    panel.set(xlabel="training time (seconds)", ylabel=ACCURACY)
+    panel.set(xlabel="training time (seconds, median over seeds)", ylabel=ACCURACY)

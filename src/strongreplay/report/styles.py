@@ -66,21 +66,30 @@ def key_of(group: Group) -> tuple[str, str]:
 
 
 def choose_coloured(groups: Sequence[Group]) -> set[tuple[str, str]]:
-    """All if there are few; else bounds, SER, a user's methods, and those closest to SER in accuracy."""
+    """All if there are few; else bounds, SER, the best, a user's methods, and those closest to SER."""
     keys = {key_of(group) for group in groups if group.method != UPPER_BOUND}
     limit = MOST_COLOURED - any(group.method == UPPER_BOUND for group in groups)
     if len(keys) <= limit:
         return keys
-    means = {key: mean_accuracy([g for g in groups if key_of(g) == key]) for key in keys}
+    scenario = next(iter(scenarios_of(groups)), "")
+    means = {key: mean_accuracy([g for g in groups if key_of(g) == key], scenario) for key in keys}
     own = [means[key] for key in keys if key[0] == "ser"]
     goal = max(own or means.values())
-    first = {(LOWER_BOUND, ""), ("ser", ""), ("ser", "tuned")} | {k for k in keys if k[0] not in METHOD_ROWS}
+    first = {max(means, key=lambda key: means[key])} | {key for key in keys if key[0] not in METHOD_ROWS}
+    first |= {key for key in keys if key[0] in (LOWER_BOUND, "ser") and is_plain(key[1])}
     ranked = sorted(keys, key=lambda key: (key not in first, abs(means[key] - goal), key))
     return set(ranked[:limit])
 
 
-def mean_accuracy(groups: Sequence[Group]) -> float:
-    found = [g.score(scenario, "average_accuracy") for g in groups for scenario in scenarios_of([g])]
+def is_plain(variant: str) -> bool:
+    """Whether a configuration has the settings of a recipe, on whatever net."""
+    return all(
+        part.strip() in ("", "tuned") or part.strip().startswith("net.") for part in variant.split(",")
+    )
+
+
+def mean_accuracy(groups: Sequence[Group], scenario: str) -> float:
+    found = [group.score(scenario, "average_accuracy") for group in groups]
     return fmean([score.mean for score in found if score] or [0.0])
 
 

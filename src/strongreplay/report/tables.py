@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from statistics import median
 from typing import Any
 
 from strongreplay.errors import ConfigError
@@ -53,6 +54,13 @@ class Group:
     def name(self) -> str:
         return self.label + (f" ({self.variant})" if self.variant else "")
 
+    @property
+    def train_seconds(self) -> float | None:
+        """The median over seeds: a run that was paused, or shared its machine, does not change it much."""
+        every = [record.measured.get("phases", {}).get("train", {}).get("seconds") for record in self.records]
+        known = [float(seconds) for seconds in every if seconds is not None]
+        return median(known) if known else None
+
     def score(self, scenario: str, name: str) -> Summary | None:
         """The summary of a score over the seeds that have it."""
         return summarise(
@@ -88,17 +96,21 @@ def tell_apart(groups: Iterable[Group]) -> list[Group]:
 
 def name_variants(alike: list[Group]) -> Iterator[Group]:
     """Name settings as key=value: those that differ from the paper's configuration if it is in `alike`, else
-    all that vary.
+    all that vary, and all that differ from the group's protocol.
 
     A setting that is None is not named, unless it differs from the paper's.
     """
     if len(alike) == 1:
-        yield replace(alike[0], variant="")
+        changed = name_settings(alike[0], changed_from_protocol(alike[0]))
+        yield replace(alike[0], variant=changed)
         return
     flat = [flatten(group.records[0].config) for group in alike]
     names = [fingerprint(settings) for settings in flat]
-    usual = next((own for own, name in zip(flat, names, strict=True) if name in of_the_paper()), None)
+    protocol = alike[0].protocol
+    usual = next((own for own, name in zip(flat, names, strict=True) if name in of_the_paper(protocol)), None)
     recipes = {fingerprint(usual): PUBLISHED, tuned_fingerprint(usual): TUNED} if usual else {}
+    if protocol != "full":
+        recipes = {fingerprint(usual): f"{protocol} protocol"} if usual else {}
     keys = [key for key in dict.fromkeys(key for settings in flat for key in settings) if key != "seed"]
     differing = [key for key in keys if any(settings.get(key) != flat[0].get(key) for settings in flat)]
     for group, own, name in zip(alike, flat, names, strict=True):
@@ -106,14 +118,33 @@ def name_variants(alike: list[Group]) -> Iterator[Group]:
             named = [key for key in keys if own.get(key) != usual.get(key)]
         else:
             named = [key for key in differing if own.get(key) is not None]
-        settings = ", ".join(f"{key}={format_setting(own.get(key))}" for key in named)
-        yield replace(group, variant=recipes.get(name, settings))
+            named += [key for key in changed_from_protocol(group) if key not in named]
+        yield replace(group, variant=recipes.get(name) or name_settings(group, named))
+
+
+def name_settings(group: Group, keys: Iterable[str]) -> str:
+    settings = flatten(group.records[0].config)
+    return ", ".join(f"{key}={format_setting(settings.get(key))}" for key in keys)
+
+
+def changed_from_protocol(group: Group) -> list[str]:
+    """The settings in which runs of the cpu protocol are not as it prescribes."""
+    if group.protocol == "full":
+        return []
+    try:
+        recipe = find_recipe(group.stream, group.method, group.memory_size, group.protocol)
+    except ConfigError:
+        return []  # a method of the user's own
+    settings = flatten(group.records[0].config)
+    return [
+        key for key, value in (recipe.settings | {"data.tasks": None}).items() if settings.get(key) != value
+    ]
 
 
 @cache
-def of_the_paper() -> frozenset[str]:
+def of_the_paper(protocol: str) -> frozenset[str]:
     """The fingerprints of all configurations of the paper's cells."""
-    return frozenset(fingerprints().values())
+    return frozenset(fingerprints(protocol).values())
 
 
 def tuned_fingerprint(published: dict[str, Any]) -> str | None:

@@ -14,10 +14,11 @@ from strongreplay.data.auxiliary import check_auxiliary
 from strongreplay.data.datasets import OnProgress, default_folder
 from strongreplay.data.own_data import data_hash, is_own
 from strongreplay.data.streams import StreamInfo, StreamOptions, describe_stream
-from strongreplay.errors import ConfigError
+from strongreplay.errors import ConfigError, DataError
 from strongreplay.methods import MethodConfig, MethodRow, check_scenario, method_row
 from strongreplay.nets import net_row
 from strongreplay.nets.choice import choose_net
+from strongreplay.nets.vit_weights import hash_of_weights
 from strongreplay.runs.recipes import PUBLISHED, find_recipe
 from strongreplay.storage.records import flatten
 from strongreplay.training.settings import (
@@ -169,12 +170,15 @@ def resolve(
         values["method.memory_size"] = memory_size
     values = {**with_one_pass(values, settings or {}), **(settings or {})}
     net_config = net_section(values["net.name"], code.get("net"))
+    values = without_other_nets(values, settings or {}, net_config)
     sections: dict[str, type[BaseModel]] = {
         "method": row.config, "net": net_config, "train": TrainConfig, "eval": EvalConfig, "data": DataConfig
     }  # fmt: skip
     built, faults = build_sections(sections, values)
     if isinstance(net := built.get("net"), NetConfig):
         faults += net_faults(net)
+        built["net"], more = with_weights_hash(net)
+        faults += more
     faults += stream_faults(stream, row, info, built)
     if seed < 0:
         faults.append(f"seed must be >= 0, got {seed}")
@@ -227,6 +231,32 @@ def stream_values(info: StreamInfo, net: str | None) -> dict[str, Any]:
     else:
         values = {f"net.{key}": value for key, value in choose_net(info.input_shape, None).items()}
     return values | ({"data.hash": info.hash} if info.hash else {})
+
+
+def without_other_nets(
+    values: dict[str, Any], settings: Mapping[str, Any], section: type[NetConfig]
+) -> dict[str, Any]:
+    """Without the recipe's settings of its own net, if a user named a net that does not have them."""
+    if "net.name" not in settings:
+        return values
+    known = {f"net.{key}" for key in section.model_fields} | set(settings)
+    return {key: value for key, value in values.items() if key in known or not key.startswith("net.")}
+
+
+def with_weights_hash(net: NetConfig) -> tuple[NetConfig, list[str]]:
+    """The net with the SHA-256 of its file of weights, and faults: two files are two configurations."""
+    if "weights_hash" not in type(net).model_fields or (file := net.options.get("weights")) is None:
+        return net, []
+    try:
+        found = hash_of_weights(file)
+    except (ConfigError, DataError) as error:
+        return net, [str(error)]
+    if (held := net.options.get("weights_hash")) not in (None, found):
+        return net, [
+            f"net.weights={file}: not the file this run was made with (SHA-256 {held[:16]}..., now "
+            f"{found[:16]}...); put it back, or start a new run"
+        ]
+    return net.model_copy(update={"weights_hash": found}), []
 
 
 # Epochs of a recipe do not apply if the data are read once.

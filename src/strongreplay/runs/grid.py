@@ -1,4 +1,4 @@
-"""Grid: makes many runs, one after another in this process, several at a time in others, or on Ray."""
+"""Grid: makes many runs: one after another here, several at a time in processes, on Ray or on Slurm."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -25,6 +25,8 @@ from strongreplay.runs.workers import WorkerPool
 __all__ = ["Grid", "GridListener", "Job", "Judge", "RunOptions", "attempt", "explain_failure"]
 __all__ += ["find_record", "make_run", "sort_out"]
 
+MOST_SLURM_JOBS = 1000  # at a time, if --jobs is not given: Slurm decides
+
 
 @dataclass(frozen=True, slots=True)
 class Grid:
@@ -36,10 +38,15 @@ class Grid:
     threads: int | None = None  # of each run; None: the cores are divided among the runs
     devices: tuple[str, ...] = ()  # dealt out among the runs; none: that of the options
     goes_on: Judge = always  # asked after each task of a run: False stops it
-    on: str = ""  # ray or ray://HOST:PORT; empty: this machine
+    on: str = ""  # slurm, ray or ray://HOST:PORT; empty: this machine
 
     def go(self, listener: GridListener) -> Iterator[Job]:
         """Yield each job when it has ended. After a stop, jobs that have not begun are left out."""
+        if self.on == "slurm":
+            from strongreplay.runs.on_slurm import go_on_slurm
+
+            most = self.num_jobs if self.num_jobs > 1 else MOST_SLURM_JOBS
+            return go_on_slurm(self.jobs, self.options, most, self.threads or 1, listener, "slurm")
         if self.on:
             from strongreplay.runs.on_ray import RayPool
 

@@ -186,6 +186,11 @@ def explain_failure(error: Exception) -> str | None:
     return explain_user_fault(error) or (str(error) if isinstance(error, OSError) else None)
 
 
+def first_line(error: BaseException) -> str:
+    """The kind of an error and the first line of its text."""
+    return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
+
+
 def free_device(devices: tuple[str, ...], running: Iterable[Job]) -> str:
     """The device with the fewest runs; the first of several."""
     used = [job.device for job in running]

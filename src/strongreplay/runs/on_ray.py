@@ -9,6 +9,7 @@ state and ends. No cluster is started here, because Ray listens on all interface
 import logging
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,12 +21,14 @@ from uuid import uuid4
 
 from strongreplay.errors import ConfigError
 from strongreplay.runs.config import RunConfig
-from strongreplay.runs.jobs import ATTEMPTS, LOOK_SECONDS, GridListener, Job, Judge, RunOptions
-from strongreplay.runs.ray_tasks import Inbox, Packed, make_run_there, pack, unpack
+from strongreplay.runs.jobs import ATTEMPTS, LOOK_SECONDS, GridListener, Job, Judge, RunOptions, first_line
+from strongreplay.runs.ray_inbox import Inbox
+from strongreplay.runs.ray_tasks import Packed, make_run_there, pack, unpack
 from strongreplay.runs.run import state_folder
 from strongreplay.storage import files
 from strongreplay.storage.checkpoints import checkpoints, remove_checkpoints
 
+REACH_SECONDS = 10.0  # for the machine of a cluster to answer
 STOP_SECONDS = 60.0  # for runs to write their states; then they are ended
 
 
@@ -166,12 +169,6 @@ def newest(out: Path, config: RunConfig) -> Packed:
     return pack(found[0], out) if found else {}
 
 
-def first_line(error: BaseException) -> str:
-    return (
-        f"{type(error).__name__}: {str(error).strip().splitlines()[0]}" if str(error).strip() else repr(error)
-    )
-
-
 @contextmanager
 def marked(out: Path) -> Iterator[str]:
     """A file by which a node finds out whether it sees the driver's folder."""
@@ -193,8 +190,11 @@ def connected(address: str) -> Iterator[Any]:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         place = "auto" if address == "ray" else address
+        if address != "ray":  # Ray would try for half a minute
+            host, _, port = address.removeprefix("ray://").rpartition(":")
+            socket.create_connection((host.strip("[]"), int(port)), REACH_SECONDS).close()
         ray.init(place, log_to_driver=False, logging_level=logging.ERROR, ignore_reinit_error=True)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, OverflowError, ValueError, RuntimeError) as error:
         raise ConfigError(
             f"--on {address}: no Ray cluster answers ({first_line(error)}); start one with: ray start --head"
         ) from None

@@ -1,6 +1,5 @@
-"""What happens on the nodes of a Ray cluster: the task that makes a run, and the actor that it tells."""
+"""What happens on the nodes of a Ray cluster: the task that makes a run and tells the driver's inbox."""
 
-import asyncio
 import os
 import tempfile
 import time
@@ -15,45 +14,14 @@ import torch
 from strongreplay.errors import DataError
 from strongreplay.protocol import Terms
 from strongreplay.runs.jobs import RunOptions
+from strongreplay.runs.ray_inbox import Key
 from strongreplay.runs.workers import REPORT_SECONDS, attempt_anything
 from strongreplay.storage import files
 from strongreplay.storage.lock import locked
 from strongreplay.storage.records import record_path
 from strongreplay.training.events import Listener, Position, RunInfo, Scores
 
-Key = tuple[int, int]  # the id of a job, as names may be equal, and the number of the attempt
-Event = tuple[Key, str, tuple[Any, ...]]
 Packed = dict[str, bytes]  # files by their path below the folder of records
-
-
-class Inbox:
-    """The actor: what runs tell waits here for the driver, and what the driver answers waits for the runs."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.answers: dict[Key, asyncio.Future[bool]] = {}
-        self.stopping = False
-
-    async def tell(self, key: Key, kind: str, *rest: Any) -> bool:
-        """Returns whether the run shall stop."""
-        self.events.append((key, kind, rest))
-        return self.stopping
-
-    async def judge(self, key: Key, index: int, scores: Scores) -> bool:
-        """Wait for the driver to say whether the run goes on."""
-        self.answers[key] = asyncio.get_running_loop().create_future()
-        self.events.append((key, "scores", (index, scores)))
-        return await self.answers[key]
-
-    async def answer(self, key: Key, goes_on: bool) -> None:
-        self.answers.pop(key).set_result(goes_on)
-
-    async def take(self) -> list[Event]:
-        events, self.events = self.events, []
-        return events
-
-    async def stop(self) -> None:
-        self.stopping = True
 
 
 class InboxListener(Listener):

@@ -180,6 +180,11 @@ class StreamTrainer(Trainer):
             self.stream = build_stream(config.stream, config.seed, folder, loading, config.data.options)
             named, shape = config.data.auxiliary, self.stream.input_shape
             images = None if named is None else read_auxiliary(named, shape, folder, loading)
+        if config.row.needs_weights and config.net.options.get("weights") is None:
+            listener.on_message(
+                f"{config.method_name} trains no weight of its net's body, and these are random; give "
+                "pretrained ones: --set net.weights=FILE.safetensors"
+            )
         self.training_tasks = accumulate(self.stream) if config.row.on_union else self.stream
         # Replayed images are augmented with their own generator, which does not affect the stream's views.
         names = ("order", "views", "replayed views")
@@ -326,10 +331,6 @@ def make_method(
     if ranks and ranks.size > 1:
         if config.train.compile:
             raise ConfigError("train.compile compiles a net for one device; leave it out, or use one device")
-        if config.row.one_device:
-            raise ConfigError(
-                f"{config.method_name} runs on one device only: {config.row.one_device}; leave --devices out"
-            )
         share_rows(net, stream.num_classes, ranks)
     problem = Problem(
         stream.num_classes, len(stream), replayed_view, stream.test_view, config.seed, auxiliary

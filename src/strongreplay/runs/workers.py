@@ -151,15 +151,31 @@ def exit_reason(code: int | None) -> str:
     return f"its process was ended by {name}{hint}"
 
 
-class PipeListener(Listener):
-    """Reports to the parent process. It asks for a stop after a signal, or if the parent is gone."""
+class SignalListener(Listener):
+    """Asks for a stop after a signal, and keeps messages."""
 
-    def __init__(self, link: Connection) -> None:
-        self.link, self.stopping, self.next_report = link, False, 0.0
-        self.goes_on = True  # the answer of the parent after a task
+    def __init__(self, *signals: signal.Signals) -> None:
+        self.stopping, self.messages = False, list[str]()
+        for number in signals:
+            signal.signal(number, self.ask)
 
     def ask(self, number: int, frame: Any) -> None:
         self.stopping = True
+
+    def wants_stop(self) -> bool:
+        return self.stopping
+
+    def on_message(self, text: str) -> None:
+        self.messages.append(text)
+
+
+class PipeListener(SignalListener):
+    """Reports to the parent process, and asks for a stop if it is gone."""
+
+    def __init__(self, link: Connection) -> None:
+        super().__init__(signal.SIGINT, signal.SIGTERM)
+        self.link, self.next_report = link, 0.0
+        self.goes_on = True  # the answer of the parent after a task
 
     def wants_stop(self) -> bool:
         return self.stopping or not self.goes_on
@@ -201,8 +217,6 @@ def work(link: Connection, options: RunOptions, threads: int) -> None:
 
     atexit.register(leave)
     listener = PipeListener(link)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, listener.ask)
     threading.Thread(target=end_with_parent, args=(listener,), daemon=True).start()
     torch.set_num_threads(threads)
     make_runs(link, options, listener)

@@ -6,12 +6,14 @@ from contextlib import asynccontextmanager
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
 from strongreplay import __version__
 from strongreplay.data.user_data import Label
+from strongreplay.errors import printable
 from strongreplay.serve.batching import Answer, Batcher, Full
 from strongreplay.serve.bodies import REQUEST_BODY, BadRequest, decode_images, read_body
 from strongreplay.serve.docs_page import render_docs
@@ -156,6 +158,7 @@ def make_app(live: LiveModel, settings: ServiceSettings) -> FastAPI:
     app.add_middleware(Guards, settings=settings, metrics=service.metrics)
     app.add_exception_handler(BadRequest, refuse)
     app.add_exception_handler(Full, refuse_full)
+    app.add_exception_handler(RequestValidationError, refuse_values)
     body = {"requestBody": REQUEST_BODY}
     app.post("/predict", responses=ERRORS, openapi_extra=body)(service.predict)
     app.get("/health")(service.health)
@@ -181,6 +184,13 @@ async def refuse(request: Request, error: Exception) -> JSONResponse:
 
 async def refuse_full(request: Request, error: Exception) -> JSONResponse:
     return refusal(BadRequest(f"{error}; try again", 503))
+
+
+async def refuse_values(request: Request, error: Exception) -> JSONResponse:
+    """Which value is wrong, without the value: it may be text that no answer can carry."""
+    assert isinstance(error, RequestValidationError)
+    faults = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:5]]
+    return refusal(BadRequest(printable("; ".join(faults))[:1000], 422))
 
 
 def describe(answer: Answer, names: list[str], top: int) -> Predictions:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from strongreplay.data.user_data import Label
+from strongreplay.models.model import Model
 from strongreplay.serve.live import LiveModel
 
 
@@ -104,7 +105,7 @@ class Batcher:
         loaded, began = self.live.loaded, time.perf_counter()
         try:
             images = torch.cat([request.images for request in batch])
-            logits = loaded.model.scores(images)
+            logits = score(loaded.model, images)
             probabilities = logits.double().softmax(1)
             self.on_logits(loaded.version.name, logits)
         except Exception as error:
@@ -115,3 +116,10 @@ class Batcher:
         sizes = [len(request.images) for request in batch]
         for request, part in zip(batch, probabilities.split(sizes), strict=True):
             request.future.set_result(Answer(loaded.version.name, loaded.model.labels, part))
+
+
+def score(model: Model, images: Tensor) -> Tensor:
+    """(N, K) logits. A frozen backbone is no faster in batches, and fills up those of a few images."""
+    if model.reader is None:
+        return model.scores(images)
+    return torch.cat([model.scores(image) for image in images.split(1)])

@@ -14,6 +14,7 @@ from torch import Tensor
 from strongreplay.data.images import BadImage, TooManyPixels, decode_bytes
 from strongreplay.serve.settings import ServiceSettings
 
+PLAIN = ("", "application/octet-stream", "application/x-www-form-urlencoded")  # the last: curl --data-binary
 EXAMPLE = {"images": ["iVBORw0KGgo..."], "top": 3}
 BINARY = {"schema": {"type": "string", "format": "binary"}}
 REQUEST_BODY = {  # for the OpenAPI page
@@ -68,7 +69,7 @@ async def read_body(request: Request, settings: ServiceSettings) -> Body:
         body = await read_form(request, settings)
     elif kind == "application/json":
         body = read_json(await request.body())
-    elif kind.startswith("image/") or kind in ("", "application/octet-stream"):
+    elif kind.startswith("image/") or kind in PLAIN:
         body = Body([Upload("image", await request.body())])
     else:
         expected = "an image type, multipart/form-data or application/json"

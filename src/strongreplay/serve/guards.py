@@ -42,7 +42,7 @@ class Guards:
                 await self.app(scope, self.counted(scope, receive), note)
         except BadRequest as error:
             if not has_begun:
-                await discard(receive, self.settings.body_limit)
+                await discard(receive)
                 await refusal(error)(scope, receive, note)
         except TimeoutError:
             if not has_begun:
@@ -77,7 +77,7 @@ class Guards:
             message = await receive()
             count += len(message.get("body", b""))
             if count > self.settings.body_limit:
-                await discard(receive, self.settings.body_limit)
+                await discard(receive)
                 raise self.too_large()
             return message
 
@@ -87,12 +87,12 @@ class Guards:
         return BadRequest(f"the body has more than {self.settings.body_limit:,} bytes", 413)
 
 
-async def discard(receive: Receive, limit: int) -> None:
-    """Read what is left of a body, within limits: a client that is still sending would not see the answer."""
+async def discard(receive: Receive) -> None:
+    """Read what is left of a body, for a while: a client that is still sending would not see the answer."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(DISCARD_SECONDS):
-            while limit > 0 and (message := await receive()).get("more_body"):
-                limit -= len(message.get("body", b""))
+            while (await receive()).get("more_body"):
+                pass
 
 
 def refusal(error: BadRequest) -> JSONResponse:

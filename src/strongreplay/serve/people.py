@@ -24,7 +24,8 @@ from strongreplay.storage.lock import BusyError
 
 T = TypeVar("T")
 BY = {"by": "service"}  # in the lines of the history
-KINDS = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
+SCRIPT = "text/javascript"
+KINDS = {"page.css": "text/css", "page.js": SCRIPT, "corrections.js": SCRIPT, "icon.svg": "image/svg+xml"}
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' blob:; form-action 'none'; frame-ancestors 'none'; base-uri 'none'",

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from strongreplay.errors import DataError
-from strongreplay.models.drift import Reference, describe, energy, make_reference
+from strongreplay.models.drift import Reference, describe, make_reference
 from strongreplay.models.gate import HELD_OUT
+from strongreplay.models.unlike import energy
 from strongreplay.serve.remembered import RememberedSamples, SampleCache
 
 ROOM = 2000  # samples

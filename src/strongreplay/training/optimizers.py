@@ -1,9 +1,12 @@
 """Optimisers from settings: SGD, Adam or AdamW, with or without a limit to the gradient's norm."""
 
+import inspect
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import SGD, Adam, AdamW, Optimizer
@@ -16,9 +19,11 @@ def make_optimizer(parameters: Iterable[Any], train: TrainConfig) -> Optimizer:
     if train.optimizer in ("adam", "adamw"):
         kind = Adam if train.optimizer == "adam" else AdamW
         betas, decay = train.betas or (0.9, 0.999), train.weight_decay
-        optimizer: Optimizer = kind(parameters, lr=train.lr, betas=betas, weight_decay=decay)
+        optimizer: Optimizer = without_compiler(kind)(
+            parameters, lr=train.lr, betas=betas, weight_decay=decay
+        )
     else:
-        optimizer = SGD(
+        optimizer = without_compiler(SGD)(
             parameters,
             lr=train.lr,
             momentum=train.momentum,
@@ -32,6 +37,21 @@ def make_optimizer(parameters: Iterable[Any], train: TrainConfig) -> Optimizer:
     if train.clip_norm is not None:
         optimizer.register_step_pre_hook(clip_gradient)
     return optimizer
+
+
+@cache
+def without_compiler(kind: type[Optimizer]) -> Any:
+    """The same optimiser, which does not import PyTorch's compiler: that takes more than a second.
+
+    PyTorch wraps `step` and some other functions to keep them out of compiled code. Here nets alone are
+    compiled, so `step` is taken without its wrapper, and the others are marked as wrapped already.
+    """
+    for function in vars(Optimizer).values():
+        plain = getattr(function, "__wrapped__", None)
+        if plain is not None and not hasattr(plain, "__dynamo_disable"):
+            vars(plain)["__dynamo_disable"] = plain
+    step = torch.no_grad()(inspect.unwrap(kind.step))
+    return type(kind.__name__, (kind,), {"step": step, "__module__": kind.__module__})
 
 
 def clip_gradient(optimizer: Optimizer, *unused: object) -> None:

@@ -81,10 +81,17 @@ class Ranks:
                 work.wait()
         except RuntimeError as error:
             reason = str(error).splitlines()[0][:200]
+            self.leave()
             raise LostRank(
                 f"another process of this run has ended (rank {self.rank} of {self.size} noticed: {reason}); "
                 "the same command resumes from the last checkpoint"
             ) from None
+
+    def leave(self) -> None:
+        """Close the connections: if their threads are at work when Python shuts down, it may abort."""
+        self.group = self.control = None
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
     # Agreement
 

@@ -73,12 +73,11 @@ class Checked:
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer, self.step = optimizer, optimizer.step
-        self.probe = torch.zeros((), requires_grad=True)
-        self.param_groups = [{"params": [self.probe]}]
+        self.param_groups: list[dict[str, list[Tensor]]] = []
 
     def look(self) -> None:
         groups = self.optimizer.param_groups
         gradients = [p.grad for group in groups for p in group["params"] if p.grad is not None]
-        self.probe = torch.zeros((), device=gradients[0].device, requires_grad=True)
-        self.probe.grad = torch.stack([gradient.abs().max() for gradient in gradients]).max()
-        self.param_groups = [{"params": [self.probe]}]
+        probe = torch.zeros((), device=gradients[0].device, requires_grad=True)
+        probe.grad = torch.stack([gradient.abs().max() for gradient in gradients]).max()
+        self.param_groups = [{"params": [probe]}]

@@ -235,22 +235,37 @@ def describe(section: str, fault: Any) -> str:
 
 
 def net_section(name: object, source_hash: str | None = None) -> type[NetConfig]:
-    """The settings of a net; for a user's net these are the further arguments of its function."""
-    if not isinstance(name, str) or name in NETS or (not is_path(name) and name not in installed("net")):
+    """The settings of a net: the common ones, and the further arguments of its function."""
+    if not isinstance(name, str):
+        return NetConfig
+    if name in NETS:
+        return built_in_section(name, NetConfig)
+    if not is_path(name) and name not in installed("net"):
         return NetConfig
     return section_of_function(net_row(name, source_hash).build)
 
 
+def built_in_section(name: str, common: type[NetConfig]) -> type[NetConfig]:
+    """The common settings, and the further arguments of a built-in net's function."""
+    return section_of_function(NETS[name].build, common, tuple(common.model_fields))
+
+
 @cache
-def section_of_function(build: Callable[..., Any]) -> type[NetConfig]:
+def section_of_function(
+    build: Callable[..., Any], common: type[NetConfig] = NetConfig, known: tuple[str, ...] = ()
+) -> type[NetConfig]:
+    """The common settings and, from the arguments of a function, those that are not known."""
     arguments = list(inspect.signature(build).parameters.values())[2:]
+    arguments = [each for each in arguments if each.name not in known]
+    if not arguments:
+        return common
     own: dict[str, Any] = {}
     for each in arguments:
         if each.kind in (each.KEYWORD_ONLY, each.POSITIONAL_OR_KEYWORD):
             empty, default = each.empty, each.default
             kind = type(default) if each.annotation is empty else each.annotation
             own[each.name] = (Any, ...) if default is empty else (kind, default)
-    return create_model("NetConfig", __base__=NetConfig, **own)
+    return create_model("NetConfig", __base__=common, **own)
 
 
 def net_faults(net: NetConfig) -> list[str]:

@@ -31,10 +31,9 @@ class Share:
         self.sizes = [each + (rank < more) for rank in range(ranks.size)]
         self.first, self.size = sum(self.sizes[: ranks.rank]), self.sizes[ranks.rank]
 
-    @property
-    def rows(self) -> slice:
-        """This rank's rows."""
-        return slice(self.first, self.first + self.size)
+    def take(self, whole: Tensor) -> Tensor:
+        """This rank's rows of all."""
+        return whole[self.first : self.first + self.size]
 
     def gather(self, own: Tensor) -> Tensor:
         """All rows, from each rank's own."""

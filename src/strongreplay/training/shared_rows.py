@@ -24,6 +24,7 @@ from strongreplay.nets.lvt import Dropout
 from strongreplay.training.parallel import Ranks
 from strongreplay.training.shared_norm import Share, SharedDraws
 
+Rows = Callable[[Tensor], Tensor]
 FEWEST_ROWS = 2  # of each rank in a shared pass: with one row, batch norm may treat it as a special case
 
 
@@ -71,16 +72,18 @@ class SharedRows:
         copy.module, copy.links = deepcopy(self.module, memo), (None, {})
         return copy
 
-    def forward(self, whole_pass: Callable[[nn.Module, Tensor], Tensor], inputs: Tensor) -> Tensor:
+    def forward(self, whole_pass: Callable[..., Tensor], inputs: Tensor, *others: Tensor) -> Tensor:
+        """`others` have as many rows as the inputs, such as prompts."""
         if self.share or not self.pays(inputs):
-            return whole_pass(self.module, inputs)
+            return whole_pass(self.module, inputs, *others)
         self.share, self.gathered = Share(len(inputs), self.ranks), 0
         try:
             with SharedDraws(self.share):
-                rows = take_rows(inputs, self.share)
-                found: Tensor = functional_call(self.module, self.linked(), (rows,))
+                take, gather = self.share.take, self.share.gather
+                rows = tuple(change_rows(each, take, gather) for each in (inputs, *others))
+                found: Tensor = functional_call(self.module, self.linked(), rows)
             if not self.head:
-                return gather_rows(found, self.share)
+                return change_rows(found, self.share.gather, self.share.take)
         finally:
             self.share = None
         if self.gathered != 1 or len(found) != len(inputs):
@@ -94,14 +97,14 @@ class SharedRows:
         """Whether the rows are divided: not if there are few, nor if somebody looks at samples inside.
 
         With gradients in evaluation mode, or hooks in the body, samples are looked at one by one, such as for
-        per-sample gradients.
+        per-sample gradients; a layer with `needs_all_rows` says that it is looked at.
         """
         if len(inputs) < FEWEST_ROWS * self.ranks.size:
             return False
         if torch.is_grad_enabled() and not self.module.training:
             return False
         head = self.module.get_submodule(self.head) if self.head else None
-        return not any(layer._forward_hooks for layer in self.module.modules() if layer is not head)
+        return not any(is_watched(layer) for layer in self.module.modules() if layer is not head)
 
     def linked(self) -> dict[str, Tensor]:
         """Links to the weights, by name. All passes between two changes of the weights share them, so that
@@ -123,7 +126,7 @@ class SharedRows:
         if self.share is None:
             return None
         self.gathered += 1
-        return (gather_rows(arguments[0], self.share), *arguments[1:])
+        return (change_rows(arguments[0], self.share.gather, self.share.take), *arguments[1:])
 
 
 def replace_forward(module: nn.Module, rows: SharedRows) -> None:
@@ -132,12 +135,16 @@ def replace_forward(module: nn.Module, rows: SharedRows) -> None:
     if "forward" in vars(module):
         raise ConfigError(f"several devices cannot share a {kind.__name__} with a forward of its own")
 
-    def forward(module: nn.Module, inputs: Tensor) -> Tensor:
+    def forward(module: nn.Module, inputs: Tensor, *others: Tensor) -> Tensor:
         own: SharedRows = vars(module)["shared_rows"]  # a copy of the module has its own
-        return own.forward(kind.forward, inputs)
+        return own.forward(kind.forward, inputs, *others)
 
     vars(module)["shared_rows"] = rows
     module.__class__ = new_class(kind.__name__, (kind,), {}, lambda space: space.update(forward=forward))
+
+
+def is_watched(layer: nn.Module) -> bool:
+    return bool(layer._forward_hooks or layer._forward_pre_hooks or getattr(layer, "needs_all_rows", False))
 
 
 def expect_own_weights(module: nn.Module, head: str) -> None:
@@ -176,34 +183,19 @@ class AddUp(Function):
         return None, *(None if gradient is None else next(sums) for gradient in gradients)
 
 
-class TakeRows(Function):
-    """This rank's rows of a whole batch; backward, the gradient of all rows."""
+class ChangeRows(Function):
+    """From a batch of some rows to one of others, and with gradients the way back."""
 
     @staticmethod
-    def forward(ctx: Any, whole: Tensor, share: Share) -> Tensor:
-        ctx.share = share
-        return whole[share.rows]
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return ctx.share.gather(gradient), None
-
-
-class GatherRows(Function):
-    """All rows, from those of each rank; backward, the gradient of this rank's rows."""
-
-    @staticmethod
-    def forward(ctx: Any, own: Tensor, share: Share) -> Tensor:
-        ctx.share = share
-        return share.gather(own)
+    def forward(ctx: Any, given: Tensor, there: Rows, back: Rows) -> Tensor:
+        ctx.back = back
+        return there(given)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient[ctx.share.rows], None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.back(gradient), None, None
 
 
 add_up: Callable[..., tuple[Tensor, ...]] = AddUp.apply
-take_rows: Callable[[Tensor, Share], Tensor] = TakeRows.apply
-gather_rows: Callable[[Tensor, Share], Tensor] = GatherRows.apply
+change_rows: Callable[[Tensor, Rows, Rows], Tensor] = ChangeRows.apply

@@ -123,7 +123,7 @@ async function askOne(file) {
     const image = await picture(one.id, `Remembered ${one.label}`);
     list.append(make("li", "", image, make("span", `${one.label}, ${one.similarity.toFixed(2)}`)));
   }
-  text.append(list);
+  text.append(list, correctionField(file.name));
   $("answers").append(make("li", "", photo, text));
 }
 
@@ -203,11 +203,11 @@ function accept() {
 function showClasses() {
   const names = status.versions.map((one) => one.version);
   const head = make("tr");
-  for (const text of ["class", "attention", "learnt", "replayed", "held out", ...names.map((name) => `${name} %`)]) {
-    const cell = make("th", text);
+  ["class", "attention", "learnt", "replayed", "held out", ...names.map((name) => `${name} %`)].forEach((text, place) => {
+    const cell = classed(make("th", text), place > 1 ? "number" : "");
     cell.scope = "col";
     head.append(cell);
-  }
+  });
   $("classes").tHead.replaceChildren(head);
   const rows = status.timeline.map((line) => {
     const row = make("tr");
@@ -242,10 +242,10 @@ function svg(tag, attributes, text) {
 }
 
 function drawChart(names) {
-  const [width, height, left, right, top, bottom] = [900, 240, 40, 130, 12, 26];
+  const [width, height, left, right, top, bottom] = [Math.max(280, $("chart").clientWidth), 260, 40, 120, 12, 26];
   const x = (place) => left + (names.length > 1 ? (place * (width - left - right)) / (names.length - 1) : 0);
   const y = (value) => top + ((100 - value) * (height - top - bottom)) / 100;
-  const chart = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Accuracy of each class by version; the table has the numbers" });
+  const chart = svg("svg", { width, height, role: "img", "aria-label": "Accuracy of each class by version; the table has the numbers" });
   for (const value of [0, 50, 100]) {
     chart.append(svg("line", { class: "axis", x1: left, x2: width - right, y1: y(value), y2: y(value) }));
     chart.append(svg("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, `${value}`));
@@ -263,15 +263,25 @@ function drawChart(names) {
     chart.append(group);
     ends.push({ group, at: points[points.length - 1], label: String(line.label), first: isFalling(line) });
   }
-  const taken = []; // heights of names; the names of falling classes come first, a name without room is left out
-  for (const end of ends.sort((a, b) => b.first - a.first)) {
-    const fits = taken.every((height) => Math.abs(height - end.at[1]) >= 13);
-    if (!fits) continue;
-    taken.push(end.at[1]);
-    const short = end.label.length > 18 ? `${end.label.slice(0, 17)}…` : end.label;
-    end.group.append(svg("text", { x: width - right + 10, y: end.at[1] + 4 }, short));
-  }
+  nameEnds(ends, width - right + 10, top, height - bottom);
   return chart;
+}
+
+// Names beside the last points, falling classes first where there is no room for all; pushed apart from the top
+// down, then from the bottom up.
+function nameEnds(ends, x, top, bottom) {
+  const gap = 14;
+  const some = ends.sort((a, b) => b.first - a.first).slice(0, Math.floor((bottom - top) / gap));
+  some.sort((a, b) => a.at[1] - b.at[1]);
+  const places = [];
+  for (const end of some) places.push(Math.max(end.at[1] + 4, (places.at(-1) ?? -gap) + gap));
+  for (let row = places.length - 1, limit = bottom + 4; row >= 0; row--, limit = places[row + 1] - gap) {
+    places[row] = Math.min(places[row], limit);
+  }
+  some.forEach((end, row) => {
+    const short = end.label.length > 16 ? `${end.label.slice(0, 15)}…` : end.label;
+    end.group.append(svg("text", { x, y: places[row] }, short));
+  });
 }
 
 // Memory
@@ -286,6 +296,7 @@ function showMemoryFilter() {
     return option;
   });
   $("memory-label").replaceChildren(every, ...options);
+  showLabels(status.classes.map((one) => one.label));
   if (options.some((option) => option.value === before)) $("memory-label").value = before;
 }
 
@@ -417,6 +428,7 @@ function start() {
   $("memory-label").addEventListener("change", () => guarded(() => showMemory()));
   $("confirm-no").addEventListener("click", () => $("confirm").close(""));
   $("confirm-yes").addEventListener("click", () => $("confirm").close("yes"));
+  window.addEventListener("resize", () => status && showClasses());
   guarded(begin);
   setInterval(watch, 5000);
 }
