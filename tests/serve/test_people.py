@@ -141,7 +141,9 @@ def test_every_act(page: Page, kept: Path) -> None:
     expect(page.locator("#history tbody tr").first).to_contain_text("rollback")
 
 
-def test_a_version_of_a_command_appears_by_itself_and_the_page_fits_a_phone(page: Page, kept: Path) -> None:
+def test_a_version_of_a_command_appears_by_itself_and_the_page_fits_a_phone(
+    page: Page, service: RunningService, kept: Path
+) -> None:
     page.set_viewport_size({"width": 390, "height": 800})
     page.emulate_media(color_scheme="dark")
     assert page.evaluate("document.documentElement.scrollWidth") == 390
@@ -157,6 +159,7 @@ def test_a_version_of_a_command_appears_by_itself_and_the_page_fits_a_phone(page
     expect(page.locator("#version")).to_have_text("v1")
     with store.locked():
         store.rollback("v2", {"act": "rollback"})
+    service.wait_for("v2")
 
 
 def test_acts_are_refused_without_token_from_other_sites_and_while_another_writes(

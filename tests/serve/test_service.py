@@ -221,21 +221,14 @@ def test_a_new_version_is_served_within_two_seconds_and_no_request_fails(tmp_pat
                     answer = client.post("/predict", content=content)
                     found.append((answer.status_code, answer.json().get("version", "")))
 
-        def wait_for(version: str) -> float:
-            began = time.monotonic()
-            while service.client.get("/version").json()["version"] != version:
-                assert time.monotonic() < began + 30
-                time.sleep(0.05)
-            return time.monotonic() - began
-
         threads = [threading.Thread(target=ask, args=(found,)) for found in seen]
         for thread in threads:
             thread.start()
         time.sleep(0.3)
         assert ser("learn", kept, "--accept").code == 0
-        assert wait_for("v3") < 2
+        assert service.wait_for("v3") < 2
         assert ser("rollback", kept, "v1").code == 0
-        assert wait_for("v1") < 2
+        assert service.wait_for("v1") < 2
         time.sleep(0.3)
         ended.set()
         for thread in threads:

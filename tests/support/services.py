@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,14 @@ class RunningService:
     def __init__(self, process: subprocess.Popen[str], address: str) -> None:
         self.process, self.address = process, address
         self.client = httpx.Client(base_url=address, timeout=30, trust_env=False)
+
+    def wait_for(self, version: str) -> float:
+        """Seconds until this version is served; a test fails after 30."""
+        began = time.monotonic()
+        while self.client.get("/ready").json()["version"] != version:
+            assert time.monotonic() < began + 30
+            time.sleep(0.05)
+        return time.monotonic() - began
 
     def stop(self) -> str:
         """SIGTERM; returns what it printed since the start."""
