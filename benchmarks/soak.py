@@ -22,7 +22,6 @@ import random
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -32,7 +31,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+from strongreplay.cli import main as main_of_ser
 from strongreplay.data.datasets import load
 from strongreplay.errors import DataError
 from strongreplay.methods.table import METHOD_ROWS
@@ -197,19 +198,49 @@ def ended(words: list[str], limit: float | None, counts: Counts) -> tuple[int, s
 
     Not of the clock: on a busy machine it would be killed before it has begun.
     """
-    command = [sys.executable, "-m", "strongreplay", *words]
     with tempfile.TemporaryFile("w+") as said:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said)
-        while process.poll() is None:
+        process = Command(words, said.fileno())
+        while (code := process.poll()) is None:
             time.sleep(LOOK)
             children = descendants(process.pid) if limit else []
             if limit and cpu_seconds([process.pid, *(pid for pid, _ in children)]) >= limit:
                 kill(process, children, counts)
         said.seek(0)
-        return process.returncode, said.read()[-2000:]
+        return code, said.read()[-2000:]
 
 
-def kill(process: subprocess.Popen[bytes], children: list[tuple[int, str]], counts: Counts) -> None:
+class Command:
+    """`ser` in a fork of this process, which has imported PyTorch already: a short command is mostly that."""
+
+    def __init__(self, words: list[str], said: int) -> None:
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            code: object = 1
+            try:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+                os.dup2(said, 2)
+                sys.argv = ["ser", *words]
+                main_of_ser()
+                code = 0
+            except SystemExit as end:
+                code = end.code
+            finally:
+                sys.stderr.flush()
+                os._exit(code if isinstance(code, int) else int(code is not None))
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def wait(self) -> None:
+        while self.poll() is None:
+            time.sleep(0.001)
+
+
+def kill(process: Command, children: list[tuple[int, str]], counts: Counts) -> None:
     """Kill a process, and see how long its children outlive it."""
     counts.peak_mib = max(counts.peak_mib, peak_mib(process.pid))
     os.kill(process.pid, signal.SIGKILL)
@@ -339,6 +370,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--kills", type=int, default=1000)
     options = parser.parse_args()
+    torch.set_num_threads(1)  # no threads before a fork
     soak = Soak(options.folder.resolve(), options.data.resolve())
     soak.go(options.kills)
     bad = [name for name, counts in soak.counts.items() if counts.equal < counts.finished or counts.damaged]
