@@ -6,12 +6,12 @@ The files are in `fixtures/written_by_0.1`; its README tells how they were made.
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support.processes import run_ser
 
 from strongreplay.models.memory_view import all_images, read_parts, samples_of
 from strongreplay.models.store import Store
@@ -21,7 +21,6 @@ from strongreplay.storage.records import read_record, record_path
 TESTS = Path(__file__).parent
 WRITTEN = TESTS / "fixtures" / "written_by_0.1"
 RESULTS = TESTS.parent / "results"
-SER = [sys.executable, "-m", "strongreplay"]
 ALIKE = ["--threads", "1", "--device", "cpu"]
 RUN = ["run", "split-digits", "--set", "net.width=8", "--set", "train.epochs=2", "--memory", "20", *ALIKE]
 RECORDS = sorted(WRITTEN.glob("record/*/*/seed-0.json"))
@@ -31,7 +30,7 @@ VERSIONS = ("v1", "v2", "v3", "candidate")
 
 def ser(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own, which must succeed."""
-    done = subprocess.run([*SER, *words], cwd=folder, capture_output=True, text=True, timeout=300)
+    done = run_ser(folder, *words)
     assert done.returncode == 0, f"ser {' '.join(words)}\n{done.stdout}\n{done.stderr}"
     return done
 

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.processes import run_ser
 
 from strongreplay.cli import main
 
@@ -18,7 +19,7 @@ QUICK = ["--set", "train.epochs=1", "--threads", "1", "--device", "cpu"]
 
 
 def ser(*words: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*SER, *words], capture_output=True, text=True, cwd=folder, timeout=120)
+    return run_ser(folder, *words)
 
 
 def run_quick(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -7,14 +7,17 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.processes import SER, kill_at_first_checkpoint
+from support.processes import SER, kill_at_first_checkpoint, run_ser
 from support.repository import in_repository
 
 RUN = ["run", "split-digits", "-m", "er_ace.py:ERACE", "--memory", "30", "--threads", "1", "--device", "cpu"]
 
 
 def ser(folder: Path, *words: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
-    places = [os.environ.get("PYTHONPATH", ""), *([str(path)] if path else [])]
+    """A package that is installed in `path` needs a new process."""
+    if path is None:
+        return run_ser(folder, *words)
+    places = [os.environ.get("PYTHONPATH", ""), str(path)]
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, places))}
     return subprocess.run([*SER, *words], capture_output=True, text=True, cwd=folder, timeout=240, env=env)
 

@@ -1,13 +1,12 @@
 """ser state and ser resume on what is not a stopped run: said in words, with no traceback."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from support.processes import run_ser
 
 from strongreplay.storage.files import manifest_sum
 from strongreplay.storage.state import write_checkpoint
@@ -18,9 +17,7 @@ ABOUT |= {"threads": 1, "device": "cpu", "config_hash": "x"}
 
 
 def ser(*words: object) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "strongreplay", *map(str, words)], capture_output=True, text=True, timeout=120
-    )
+    done = run_ser(None, *map(str, words))
     text = done.stdout + done.stderr
     assert "Traceback" not in text, text
     return done.returncode, " ".join(text.split())

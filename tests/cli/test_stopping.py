@@ -3,25 +3,16 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from glob import glob
 from pathlib import Path
 
 import pytest
+from support.processes import ForkedSer as start
+from support.processes import run_ser as ser
 
-SER = [sys.executable, "-m", "strongreplay"]
 RUN = ["run", "split-digits", "-m", "ser", "--memory", "20", "--threads", "1", "--device", "cpu", "-o", "out"]
 LONG = ["--set", "train.epochs=2000"]  # minutes: never gets to its end here
-
-
-def start(folder: Path, *words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([*SER, *words], cwd=folder, stderr=subprocess.PIPE, text=True)
-
-
-def ser(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*SER, *words], capture_output=True, text=True, cwd=folder, timeout=120)
 
 
 def wait_for(folder: Path, pattern: str) -> None:

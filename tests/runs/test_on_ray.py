@@ -82,7 +82,7 @@ def test_twelve_runs_leave_the_records_of_plain_runs_though_a_node_is_lost(out: 
     assert "its worker ended" in messages
     assert "its node is lost; it is tried once more, from its last checkpoint" in messages
     assert messages.count("resuming after step") == 2
-    expect_plain_records(two_nodes.configs(), out / "grid", tmp_path)
+    expect_plain_records(two_nodes.twelve_configs(), out / "grid", tmp_path)
     assert folders_with_state(out / "grid") == []
     assert not list((out / "grid").glob(".ray-*"))
 
@@ -95,7 +95,7 @@ def test_a_driver_outside_that_shares_no_folder_gets_checkpoints_and_records(
     assert [how for how, _ in told["ends"]] == ["recorded"]
     assert told["killed"]
     assert "resuming after step" in " ".join(told["messages"])
-    expect_plain_records(two_nodes.configs(1, 12)[:1], out / "sent", tmp_path)
+    expect_plain_records([two_nodes.make_config("er", 0, 12)], out / "sent", tmp_path)
     assert folders_with_state(out / "sent") == []
 
 
