@@ -84,7 +84,7 @@ ABSURD: dict[str, Any] = {
     "terms": ["x", [1], [[{"loss": "low"}]]],
     "scores": [[], {"": 7}, {"": [{}, [3]]}, {"": [{"class-il": "all"}, []]}],
     "started": [7],
-    "measured": [[], {"train": 3}],
+    "measured": [[], {"train": 3}, {"train": {}}, {"train": {"seconds": "1", "peak_memory_bytes": 1}}],
     "method": [[], {"net": 1}],
     "generators": [{}, {"order": 1}],
 }

@@ -63,6 +63,16 @@ def faults_in(error: ValidationError) -> str:
 Row = dict[str, list[float | None]]
 
 
+class PhaseUse(BaseModel):
+    """What one phase of a run has used so far."""
+
+    model_config = ConfigDict(strict=True)
+
+    seconds: float
+    peak_memory_bytes: int
+    peak_is_of_phase: bool = False
+
+
 class RunTree(BaseModel):
     """The plain values in the state of a run; tensors are checked when they are loaded."""
 
@@ -73,7 +83,7 @@ class RunTree(BaseModel):
     terms: list[list[dict[str, float]]]
     scores: dict[str, list[Any]] = Field(validation_alias=AliasChoices("scores", "boards"))
     started: str
-    measured: dict[str, dict[str, Any]] = Field(validation_alias=AliasChoices("measured", "phases"))
+    measured: dict[str, PhaseUse] = Field(validation_alias=AliasChoices("measured", "phases"))
 
     @field_validator("scores")
     @classmethod
