@@ -316,7 +316,7 @@ class Soak:
         for words in case.commands(folder):
             code = -signal.SIGKILL
             while code == -signal.SIGKILL:
-                limit = chance.uniform(0.3, 1.2) * seconds
+                limit = chance.uniform(0.1, 0.7) * seconds  # several kills until it ends
                 code, said = ended(words, limit, counts)
                 if code == -signal.SIGKILL:
                     self.note_kill(case, folder, limit, counts)
