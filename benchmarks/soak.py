@@ -316,7 +316,10 @@ class Soak:
         for words in case.commands(folder):
             code = -signal.SIGKILL
             while code == -signal.SIGKILL:
-                limit = chance.uniform(0.1, 0.7) * seconds  # several kills until it ends
+                # Often soon, for many kills; at times late, for commands that write no checkpoint meanwhile.
+                limit = seconds * (
+                    chance.uniform(0.1, 0.7) if chance.random() < 0.7 else chance.uniform(0.7, 2)
+                )
                 code, said = ended(words, limit, counts)
                 if code == -signal.SIGKILL:
                     self.note_kill(case, folder, limit, counts)
