@@ -6,8 +6,7 @@
 
 Five months of four classes, of unequal size. `choose` is judged by training images that no month has, the
 others by test images: settings are chosen on `choose` alone. Each finished trial is a line of OUT.jsonl; the
-same command goes on where it was stopped. `retrain` learns all months at once, with the same net, epochs and
-correction as `default`.
+same command goes on where it was stopped. `retrain` learns all months at once, with the same net and epochs.
 """
 
 import argparse
@@ -40,6 +39,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "balanced": PLAIN,
     "cosine": PLAIN | {"train.schedule": "cosine"},
     "correction": PLAIN | {"learner.correction": 3},
+    "correction, average": PLAIN | {"learner.correction": 3, "method.average": 0.99},
+    "correction 10": PLAIN | {"learner.correction": 10},
+    "retrain, correction": PLAIN | {"learner.correction": 3},
+    "fixed head, correction": {"classes": True, "learner.correction": 3},
+    "reserve 0, correction": {"learner.reserve": 0, "learner.correction": 3},
     "cosine, correction": {"train.schedule": "cosine", "learner.correction": 3},
     "cosine, correction, average": {
         "train.schedule": "cosine", "learner.correction": 3, "method.average": 0.99
@@ -73,7 +77,7 @@ def learn_months(kind: str, months: list[Split], judge: Split, seed: int, option
     learner = Learner(
         options.net, epochs=options.epochs, val=0, seed=seed, device="cpu", settings=settings, **given
     )
-    if kind == "retrain":
+    if kind.startswith("retrain"):
         joined = months[0]
         for month in months[1:]:
             joined = joined.joined(month)

@@ -317,9 +317,8 @@ class Soak:
             code = -signal.SIGKILL
             while code == -signal.SIGKILL:
                 # Often soon, for many kills; at times late, for commands that write no checkpoint meanwhile.
-                limit = seconds * (
-                    chance.uniform(0.1, 0.7) if chance.random() < 0.7 else chance.uniform(0.7, 2)
-                )
+                low, high = (0.1, 0.7) if chance.random() < 0.7 else (0.7, 2)
+                limit = chance.uniform(low, high) * seconds
                 code, said = ended(words, limit, counts)
                 if code == -signal.SIGKILL:
                     self.note_kill(case, folder, limit, counts)
