@@ -21,4 +21,8 @@ def test_png_gives_back_every_pixel_and_jpeg_nearly(channels: int) -> None:
         codec.decode([b"no image"], (channels, 32, 32))
     with pytest.raises(DataError, match="stored image 0"):
         codec.decode(files[:1], (channels, 16, 16))
+    assert codec.decode(files).equal(codec.decode(files, (channels, 32, 32)))  # the shape of the first
+    for damaged in ([b"no image"], [files[0], codec.encode(images[:1, :, 1:], "png")[0]]):
+        with pytest.raises(DataError, match=f"stored image {len(damaged) - 1}"):
+            codec.decode(damaged)
     assert codec.part(*codec.join([])) == []

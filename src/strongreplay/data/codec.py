@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from strongreplay.data.images import BadImage, open_image
@@ -28,19 +29,23 @@ def encode(images: Tensor, codec: Codec) -> list[bytes]:
     return files
 
 
-def decode(files: Sequence[bytes], shape: tuple[int, ...]) -> Tensor:
-    """The inverse of `encode`, except for JPEG's loss; every image must have this shape."""
-    images = np.empty((len(files), *shape), np.uint8)
+def decode(files: Sequence[bytes], shape: tuple[int, ...] | None = None) -> Tensor:
+    """The inverse of `encode`, except for JPEG's loss; every image has this shape, or that of the first."""
+    images: list[NDArray[np.uint8]] = []
     for number, data in enumerate(files):
         try:
             with open_image(io.BytesIO(data), ("PNG", "JPEG")) as image:
-                if (image.height, image.width) != shape[1:] or len(image.getbands()) != shape[0]:
+                found = len(image.getbands()), image.height, image.width
+                shape = shape or found
+                if found != shape:
                     raise DataError(f"stored image {number}: {image.size} {image.mode}, expected {shape}")
                 pixels = np.asarray(image)
         except BadImage as error:
             raise DataError(f"stored image {number} {error}; roll back to a version before") from None
-        images[number] = pixels[None] if shape[0] == 1 else pixels.transpose(2, 0, 1)
-    return torch.from_numpy(images)
+        images.append(pixels[None] if found[0] == 1 else pixels.transpose(2, 0, 1))
+    if not images:
+        return torch.empty(0, *(shape or (0,)), dtype=torch.uint8)
+    return torch.from_numpy(np.stack(images))
 
 
 def join(files: Sequence[bytes]) -> tuple[Tensor, Tensor]:
