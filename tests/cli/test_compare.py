@@ -1,5 +1,8 @@
 """ser compare: which metrics are columns, and which value of a column is best."""
 
+import io
+import os
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -10,7 +13,8 @@ from support.records import make_record
 from strongreplay.cli.compare import make_comparison_table
 from strongreplay.cli.tables import TableCell
 from strongreplay.metrics import METRICS, Metric
-from strongreplay.report.tables import group_records
+from strongreplay.report import curves
+from strongreplay.report.tables import Group, group_records
 from strongreplay.storage.records import write_record
 
 
@@ -48,3 +52,23 @@ def test_a_new_metric_is_one_row(
     marked = [name for name, cell in cells.items() if isinstance(cell, TableCell) and cell.is_best]
     assert marked == [best]
     assert metric.best_of([1.0, 2.0]) == {"higher": 2.0, "lower": 1.0}[better]
+
+
+def test_a_reader_that_has_seen_enough_ends_the_command_quietly(
+    tmp_path: Path, ser: Ser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in `ser compare runs | head -1`; the picture is there and not blamed."""
+    write_record(tmp_path, make_record())
+    reader, writer = os.pipe()
+    draw = curves.accuracy_curves
+
+    def close_and_draw(groups: list[Group], path: Path) -> Path:
+        os.close(reader)
+        return draw(groups, path)
+
+    monkeypatch.setattr(curves, "accuracy_curves", close_and_draw)
+    with os.fdopen(writer, "wb", 0) as pipe:
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(pipe, write_through=True))
+        said = ser("compare", tmp_path)
+    assert (said.code, said.err) == (1, "")
+    assert len(list(tmp_path.glob("*.png"))) == 1

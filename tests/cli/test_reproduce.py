@@ -111,14 +111,6 @@ def test_a_failing_run_is_told_by_the_exit_code(
     assert len(list((paper / "results").rglob("seed-0.json"))) == 1
 
 
-def test_a_folder_that_is_not_there_is_not_taken_for_an_empty_one(
-    paper: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert ser(monkeypatch, "reproduce", "report", "-o", "reslts") == 1
-    assert "reslts: no such folder" in capsys.readouterr().err
-    assert not list(paper.iterdir())
-
-
 def test_steps_and_hours_are_estimated(
     paper: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -168,14 +160,3 @@ def test_the_live_table_shows_what_is_recorded_beside_what_is_published(
     assert re.search(
         rf"split-digits ER m20 seed 0 +25 % +50 of 200 +{re.escape(so_far)} +99\.00", shown.get()
     )
-
-
-def test_the_readme_of_this_folder_is_renewed_or_the_fault_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert ser(monkeypatch, "reproduce", "report", "--readme") == 1
-    assert "results: no such folder" in capsys.readouterr().err
-    (tmp_path / "results").mkdir()
-    assert ser(monkeypatch, "reproduce", "report", "--readme") == 1
-    assert "no README.md in here" in capsys.readouterr().err

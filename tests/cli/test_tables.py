@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 from support.repository import in_repository
 
 from strongreplay.cli.tables import Format, Table, TableCell, print_table
@@ -57,8 +58,9 @@ def test_a_table_that_fits_is_in_columns_with_numbers_to_the_right() -> None:
 
 def test_a_narrow_table_is_split_and_every_block_names_its_rows() -> None:
     lines = NUMBERS.layout(60)
-    assert sum(line.startswith("SER ") for line in lines) == 2
-    assert [line.split()[-1] for line in lines if line.startswith("SER ")][-1] == "5"
+    first, second = (line.split() for line in lines if line.startswith("SER "))
+    assert first == ["SER", "200", "85.10", "±", "0.21", "*", "9.12", "±", "1.00"], "one scenario a block"
+    assert second == ["SER", "200", "98.12", "±", "10.50", "5"]
 
 
 def test_words_wrap_then_the_optional_columns_go_then_rows_are_stacked() -> None:
@@ -80,12 +82,28 @@ def test_settings_and_names_are_broken_between_their_parts_only() -> None:
     words = " ".join(line[7:].strip() for line in table.layout(34)[1:])
     assert words.replace("= ", "=").replace(", ", ",") == text
     assert "note" not in table.layout(34)[0], "an optional column without any text is left out"
+    assert any("method.penalty=10.0" in line for line in table.layout(34)), "short enough to stay whole"
+
+
+def test_stacked_rows_begin_with_all_their_keys_and_wide_letters_fit() -> None:
+    rows = [("p-mnist", "ser", 200, "learning " * 9, "二" * 30)]
+    table = Table(
+        ["stream", "method", "memory", "source", "class"], rows, wraps=["source", "class"], num_keys=2
+    )
+    lines = table.layout(40)
+    assert lines[:2] == ["p-mnist  ser", "  memory  200"]
+    assert max(map(cell_len, lines)) <= 40
+    assert sum(line.count("二") for line in lines) == 30
 
 
 def test_in_a_pipe_a_row_is_one_line_and_control_characters_are_escaped() -> None:
     head, row = WORDS.layout()
     assert head.startswith("cell ")
     assert row.count(r"a | note with\tmany words") == 3
+    table = Table(["settings", "source"], [["a=1", "paper"], ["b=2 " * 99, "ours"]], wraps=["settings"])
+    _, short, long = table.layout()
+    assert short == f"{'a=1':60}  paper", "one long cell does not fill all lines with spaces"
+    assert long == f"{'b=2 ' * 99}  ours"
 
 
 def printed(form: Format, capsys: pytest.CaptureFixture[str], table: Table = NUMBERS) -> str:
@@ -101,7 +119,7 @@ def test_a_table_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert first["Class-IL accuracy"] == {"mean": 85.1}
     assert first["n"] == "5"
     latex = printed("latex", capsys)
-    assert latex.splitlines()[:2] == ["% accuracies", r"\begin{tabular}{llrrrr}"]
+    assert latex.splitlines()[:2] == ["% accuracies", r"\begin{tabular}{lrrrrr}"]
     assert r"SER & 200 & \textbf{85.10 $\pm$ 0.21} & 9.12 $\pm$ 1.00" in latex
     markdown = printed("markdown", capsys).splitlines()
     assert markdown[0] == "accuracies"
@@ -109,6 +127,9 @@ def test_a_table_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "**85.10 ± 0.21**" in markdown[4]
     missing = Table(["method", "p"], [["SER", "-"], ["ER", TableCell("0.02", 0.02)]])
     assert [row["p"] for row in json.loads(printed("json", capsys, missing))] == [None, 0.02]
+    small = Table(["seed", "memory", "p"], [[0, None, TableCell("<0.0001", 1e-9)]])
+    assert json.loads(printed("json", capsys, small)) == [{"seed": 0, "memory": None, "p": 1e-9}]
+    assert r"0 & - & $<$0.0001 \\" in printed("latex", capsys, small)
     assert r"a \| note" in printed("markdown", capsys, WORDS)
 
 

@@ -98,7 +98,11 @@ WRONG = [
     ("report RECORD --margin two", "Invalid value for '--margin'"),
     ("reproduce table9", "No such command 'table9'"),
     ("reproduce table2 --only q-mnist", "unknown word in --only 'q-mnist'; did you mean"),
-    ("reproduce report --readme --out empty", "no README.md in here"),
+    ("reproduce report --readme --out rec", "no README.md in here"),
+    ("reproduce report --readme", "results: no such file or folder"),
+    ("reproduce report --out empty", "no records in empty; make some with: ser run"),
+    ("reproduce report --out notes.txt", "no records in notes.txt"),
+    ("reproduce report --out nowhere", "nowhere: no such file or folder"),
     ("resume empty", "no stopped run in there"),
     ("data get mnits", "did you mean 'mnist'?"),
     # Kept models

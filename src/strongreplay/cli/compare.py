@@ -8,13 +8,14 @@ import typer
 
 from strongreplay.cli.commands import STUDY, Command
 from strongreplay.cli.options import RecordPaths, SpreadOption, takes_format
-from strongreplay.cli.tables import Format, Table, TableCell, is_terminal, print_table
+from strongreplay.cli.tables import Entry, Format, Table, TableCell, is_terminal, print_table
 from strongreplay.cli.text import print_line
 from strongreplay.cli.verdict_tables import print_paired
 from strongreplay.errors import ConfigError, DataError, unknown
 from strongreplay.progress import Bar
 
 if TYPE_CHECKING:
+    from strongreplay.report.collect import Found
     from strongreplay.report.summary import Spread
     from strongreplay.report.tables import Group
     from strongreplay.storage.records import RunRecord
@@ -82,7 +83,11 @@ def parse_metrics(text: str) -> list[str]:
 
 
 def read_records(paths: list[Path]) -> "list[RunRecord]":
-    """All records found; files that are damaged or not records are reported and skipped."""
+    return find_records(paths).records
+
+
+def find_records(paths: list[Path]) -> "Found":
+    """All records; files that are damaged or not records are reported and skipped. None is an error."""
     from strongreplay.report.collect import collect
 
     for path in paths:
@@ -94,7 +99,7 @@ def read_records(paths: list[Path]) -> "list[RunRecord]":
     if not found.records:
         places = ", ".join(map(str, paths))
         raise DataError(f"no records in {places}; make some with: ser run STREAM --out DIR")
-    return found.records
+    return found
 
 
 def print_problems(problems: list[str]) -> None:
@@ -132,12 +137,13 @@ def print_comparison(
         if picture and len(names) > 1:
             path = picture.with_stem(f"{picture.stem}-{safe_name(name)}")
         try:
-            print_line(f"picture: {accuracy_curves(shown, path)}")
+            path = accuracy_curves(shown, path)
         except OSError as error:
             raise DataError(
                 f"{path}: the picture cannot be written ({error.strerror or error}), all records are there; "
                 f"make room or choose another place, and draw it with: ser compare {folder} --picture FILE"
             ) from None
+        print_line(f"picture: {path}")
 
 
 def make_comparison_table(
@@ -155,11 +161,11 @@ def make_comparison_table(
     from strongreplay.report.summary import SPREAD_NAMES
 
     columns = [*(["stream"] if with_stream else []), "method", "memory"]
-    rows: list[list[str | TableCell]] = [
+    rows: list[list[Entry]] = [
         [
             *([group.place] if with_stream else []),
             label_of(group),
-            TableCell(str(group.memory_size or "-"), group.memory_size),
+            group.memory_size,
         ]
         for group in groups
     ]
@@ -169,7 +175,7 @@ def make_comparison_table(
             for row, cell in zip(rows, make_score_cells(groups, scenario, metric, spread), strict=True):
                 row.append(cell)
     for row, group in zip(rows, groups, strict=True):
-        row.append(TableCell(str(len(group.records)), len(group.records)))
+        row.append(len(group.records))
     mark = "in bold" if with_stream or is_terminal() else "marked *"
     what = f"mean ± {SPREAD_NAMES[spread]} over n seeds, in per cent"
     title = f"{'' if with_stream else f'{groups[0].place}: '}{what}; best of a memory size {mark}"

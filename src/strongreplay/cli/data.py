@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strongreplay.cli.commands import DATA, Command
-from strongreplay.cli.options import DataFolder, choose_data_folder
-from strongreplay.cli.tables import Table, print_table
+from strongreplay.cli.options import DataFolder, choose_data_folder, takes_format
+from strongreplay.cli.tables import Format, Table, TableCell, print_table
 from strongreplay.cli.text import format_bytes, print_line
 from strongreplay.progress import Bar
 
@@ -42,7 +42,8 @@ def get_command(
 
 
 @app.command("list")
-def list_command(data: DataFolder = None) -> None:
+@takes_format
+def list_command(data: DataFolder = None, form: Format = "text") -> None:
     """List every dataset: description, state, files and size on disk.
 
     Example: ser data list
@@ -53,20 +54,22 @@ def list_command(data: DataFolder = None) -> None:
     rows = []
     for name, dataset in datasets.DATASETS.items():
         location = datasets.locate(name, folder)
-        size = format_bytes(location.size) if location.paths else ""
+        size = TableCell(format_bytes(location.size), location.size) if location.paths else ""
         rows.append((name, dataset.description, *describe_location(location, folder), size))
     columns = ("dataset", "what it is", "state", "where", "size")
-    print_table(Table(columns, rows, wraps=["what it is", "where"]))
-    print_line(f"data folder: {folder}")
+    print_table(Table(columns, rows, wraps=["what it is", "where"]), form)
+    print_line(f"data folder: {folder}", err=form != "text")
 
 
 @app.command("check")
+@takes_format
 def check_command(
     names: Annotated[
         list[str] | None,
         typer.Argument(metavar="[NAME...]", help="Datasets.", show_default="all that are there"),
     ] = None,
     data: DataFolder = None,
+    form: Format = "text",
 ) -> None:
     """Verify checksums and structure of every file found.
 
@@ -85,8 +88,8 @@ def check_command(
             where = "all files" if finding.path == folder else str(finding.path.relative_to(folder))
             rows.append((name, "right" if finding.is_right else "WRONG", where, finding.note))
     columns = ("dataset", "state", "where", "what was found")
-    print_table(Table(columns, rows, wraps=["where", "what was found"]))
-    print_line(f"data folder: {folder}")
+    print_table(Table(columns, rows, wraps=["where", "what was found"]), form)
+    print_line(f"data folder: {folder}", err=form != "text")
     if any(state == "WRONG" for _, state, _, _ in rows):
         raise typer.Exit(1)
 

@@ -78,9 +78,9 @@ def list_nets(form: Format = "text") -> None:
     from strongreplay.extensions import installed
     from strongreplay.nets import NETS, net_row
 
-    rows = [(name, str(row.width), row.about) for name, row in NETS.items()]
+    rows = [(name, row.width, row.about) for name, row in NETS.items()]
     rows += [
-        (name, "-", row.about)
+        (name, None, row.about)
         for name in installed("net")
         for row in load_installed([name], net_row)  # empty if it cannot be loaded
     ]
@@ -95,20 +95,14 @@ def list_recipes(form: Format = "text") -> None:
     Example: ser list recipes --csv
     """
     from strongreplay.runs.recipes import all_recipes
+    from strongreplay.storage.records import format_settings
 
     rows = [
-        (
-            r.stream,
-            r.method,
-            str(r.memory_size or "any"),
-            r.name,
-            " ".join(f"{k}={v}" for k, v in r.settings.items()),
-            r.source,
-        )
+        (r.stream, r.method, r.memory_size or "any", r.name, format_settings(r.settings), r.source)
         for r in all_recipes()
     ]
     columns = ("stream", "method", "memory", "recipe", "settings", "source")
-    print_table(Table(columns, rows, wraps=["settings", "source"], num_keys=4), form)
+    print_table(Table(columns, rows, wraps=["settings", "source"], num_keys=2), form)
 
 
 COMMAND = Command("list", app, DATA, 10)

@@ -24,7 +24,7 @@ from strongreplay.cli.options import (
 )
 from strongreplay.cli.reproduce_report import report_command
 from strongreplay.cli.tables import Format, Table, TableCell, print_table
-from strongreplay.cli.text import print_line
+from strongreplay.cli.text import print_line, print_note
 from strongreplay.cli.verdict_tables import numbers_of, print_leads, print_verdicts
 from strongreplay.errors import ConfigError, unknown
 from strongreplay.progress import Bar
@@ -66,9 +66,11 @@ def list_command(
     from strongreplay.report.reproduction import score_text
     from strongreplay.report.summary import SPREAD_NAMES
     from strongreplay.runs.recipes import find_recipe, recipe_of
-    from strongreplay.storage.records import format_setting
+    from strongreplay.storage.records import format_settings
 
     chosen = choose(target, only, protocol)
+    if not out.exists():
+        print_note(f"{out}: no such folder, so there are no seeds; name another with --out")
     costs = {} if quick else estimates(chosen)
     rows = []
     for cell in judged(chosen, out):
@@ -78,13 +80,13 @@ def list_command(
         settings = dict(recipe.settings if recipe else {}, **dict(item.settings))
         rows.append(
             (
-                TableCell(item.name),
+                item.name,
                 TableCell(score_text(cell.published, spread), numbers_of(cell.published, spread)),
-                TableCell(str(len(cell.records)), len(cell.records)),
+                len(cell.records),
                 *(() if quick else costs.get(item.name, ("", ""))),
                 cell.verdict,
                 item.note or item.why_none,
-                " ".join(f"{key}={format_setting(value)}" for key, value in settings.items()),
+                format_settings(settings),
                 recipe.source if recipe else "",
             )
         )

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from strongreplay.cli.compare import print_problems
+from strongreplay.cli.compare import find_records
 from strongreplay.cli.options import RESULTS, Margin, ResultsFolder, SpreadOption, takes_format
 from strongreplay.cli.tables import Format
-from strongreplay.cli.text import print_line
+from strongreplay.cli.text import print_line, print_text
 from strongreplay.cli.verdict_tables import print_leads, print_verdicts
 from strongreplay.errors import DataError
 from strongreplay.progress import Bar
@@ -41,15 +41,10 @@ def report_command(
     Example: ser reproduce report --to report
     """
     from strongreplay.report import protocols
-    from strongreplay.report.collect import collect
     from strongreplay.report.reproduction import counts
     from strongreplay.report.verdicts import judge_all
 
-    if not out.exists():
-        raise DataError(f"{out}: no such folder; make records with: ser reproduce table2 --only p-mnist,ser")
-    with Bar() as bar:
-        found = collect([out], bar)
-    print_problems(found.problems)
+    found = find_records([out])
     if readme:
         renew_tables(found.records)
         return
@@ -59,8 +54,8 @@ def report_command(
         return  # nothing but the table, and no files
     print_leads(protocols.leads(protocols.cpu_cells(found.records)))
     summary = ", ".join(f"{number} {verdict}" for verdict, number in counts(cells).items())
-    print_line(f"{len(cells)} cells: {summary}")
-    print_line(protocols.summary(found.records))
+    print_text(f"{len(cells)} cells: {summary}")
+    print_text(protocols.summary(found.records))
     try:
         write_report(found, cells, to, figures, spread)
     except OSError as error:

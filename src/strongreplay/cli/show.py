@@ -9,7 +9,7 @@ import typer
 from strongreplay.cli.commands import STUDY, Command
 from strongreplay.cli.compare import read_records
 from strongreplay.cli.options import RESULTS, ResultsFolder, SpreadOption, takes_format
-from strongreplay.cli.tables import Format, Table, TableCell, print_table
+from strongreplay.cli.tables import Entry, Format, Table, TableCell, print_table
 from strongreplay.cli.text import print_line, print_text
 from strongreplay.errors import ConfigError, unknown
 
@@ -96,13 +96,13 @@ def print_cell(item: "PaperCell", out: Path, form: Format, spread: "Spread") -> 
 def make_seeds_table(item: "PaperCell", records: "Sequence[RunRecord]", out: Path) -> Table:
     from strongreplay.storage.records import record_path
 
-    rows: list[list[str | TableCell]] = []
+    rows: list[list[Entry]] = []
     for record in records:
         measured, score = record.measured, record.score(item.scenario, item.score)
         seconds = measured.get("phases", {}).get("train", {}).get("seconds")
         rows.append(
             [
-                str(record.seed),
+                record.seed,
                 TableCell(f"{score:.2f}", score),
                 TableCell("-" if seconds is None else f"{seconds:.1f}", seconds),
                 str(measured.get("started", "-"))[:19],
@@ -115,11 +115,9 @@ def make_seeds_table(item: "PaperCell", records: "Sequence[RunRecord]", out: Pat
 
 
 def print_settings(config: dict[str, Any]) -> None:
-    """Print settings as they are typed, separated by spaces, because commas make lists."""
-    from strongreplay.storage.records import flatten, format_setting
+    from strongreplay.storage.records import flatten, format_settings
 
-    settings = [f"{key}={format_setting(value)}" for key, value in flatten(config).items()]
-    print_text(f"settings: {' '.join(settings)}")
+    print_text(f"settings: {format_settings(flatten(config))}")
 
 
 def print_record(record: "RunRecord") -> None:
@@ -165,7 +163,7 @@ def join_scores(scores: dict[str, float | None]) -> str:
 def make_matrix_table(record: "RunRecord", scenario: str, title: str = "") -> Table:
     """Accuracy on each task, after each task."""
     matrix = record.matrix(scenario)
-    rows: list[list[str | TableCell]] = [
+    rows: list[list[Entry]] = [
         [
             "all" if len(matrix) < len(row) else str(index + 1),
             *(TableCell("" if value is None else f"{value:.1f}", value) for value in row),
@@ -176,11 +174,20 @@ def make_matrix_table(record: "RunRecord", scenario: str, title: str = "") -> Ta
 
 
 def make_accuracy_table(records: "list[RunRecord]") -> Table:
-    """The matrices of all records with one number per row, for programs."""
-    rows: list[list[str | TableCell]] = [
+    """The matrices of all records with one number per row."""
+    from strongreplay.methods.table import method_label
+    from strongreplay.report.styles import TITLES
+
+    rows: list[list[Entry]] = [
         [
-            *(record.stream, record.method, str(record.memory_size or ""), str(record.seed), scenario),
-            *(str(after + 1), str(task + 1), TableCell(f"{value:.2f}", value)),
+            record.stream,
+            TableCell(method_label(record.method), record.method),
+            record.memory_size,
+            record.seed,
+            TableCell(TITLES.get(scenario, scenario), scenario),
+            after + 1,
+            task + 1,
+            TableCell(f"{value:.2f}", value),
         ]
         for record in records
         for scenario in record.scenarios

@@ -2,7 +2,7 @@
 
 If a terminal is too narrow, columns in `wraps` take several lines, then optional columns are left out, then
 the table is split into blocks of columns, or each row into lines. No cell is ever cut off.
-In a pipe or a file, a row is always one line.
+In a pipe or a file, a row is always one line, and a long cell shifts what follows it in that line alone.
 """
 
 import csv
@@ -11,26 +11,34 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Literal
 
 import typer
 
 from strongreplay.cli.text import print_json, print_line, print_text, printable
+from strongreplay.report.text_tables import escape_latex, latex_table, markdown_table
 
 Format = Literal["text", "csv", "json", "latex", "markdown"]
 NUM_ROWS = 20  # shown without --all
-WRAPPED, WIDEST = 14, 26  # a column that wraps gets no narrower than its longest word, between these
+WRAPPED, WIDEST = 14, 26  # a column that wraps gets no narrower than its longest part, between these
+PADDED = 60  # a column that wraps is filled up to this in a pipe
 GAP = "  "
 NUMBER = re.compile(
     r"(-|new|[<+-]?[0-9][0-9,.e+-]*( [±→] [0-9][0-9.]*)?( (%|bytes?|[kMG]B|\*|\(v?[0-9]+\)))*)?"
 )
-WORD = re.compile(r"[^\s/,=]*[/,=]|[^\s/,=]+|\s+")  # names and settings are broken after these signs too
-LATEX = {"%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "$": r"\$", "±": r"$\pm$", "→": r"$\to$"}
+WORD = re.compile(r"\S+\s*")
+PART = re.compile(
+    r"[^/,=]*[/,=]|[^/,=]+"
+)  # names and settings that are too long are broken after these signs
 
 
 @dataclass(frozen=True, slots=True)
 class TableCell:
-    """The text for people, and the value for programs: a number, or several by name."""
+    """The text for people, and the value for programs: a number, or several by name.
+
+    In rows of a table, a text or a whole number may stand for a cell; None is a dash.
+    """
 
     text: str
     value: Any = None  # None: use the text
@@ -38,32 +46,40 @@ class TableCell:
     is_bad: bool = False
 
 
+Entry = str | int | None | TableCell
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     columns: Sequence[str]  # headings, which may contain line breaks
-    rows: Sequence[Sequence[str | TableCell]]
+    rows: Sequence[Sequence[Entry]]
     title: str = ""
     wraps: Sequence[str] = ()  # columns whose cells may take several lines
     optional: Sequence[str] = ()  # columns that may be left out, the last first
-    num_keys: int = 1  # the first columns, which name a row: every block of a split table repeats them
+    num_keys: int = 1  # the first columns, which name a row: each block of a split table, each stacked row
 
     def layout(self, width: int | None = None, styled: bool = False) -> list[str]:
         """The lines of the text; a line is wider than `width` only if a cell that must not wrap is."""
         return Layout(self, width, styled).lines()
 
+    @property
+    def names(self) -> list[str]:
+        """The headings in one line each."""
+        return [column.replace("\n", " ") for column in self.columns]
+
     def records(self) -> list[dict[str, Any]]:
         """The rows for programs."""
-        names = [column.replace("\n", " ") for column in self.columns]
-        return [dict(zip(names, map(value_of, row), strict=True)) for row in self.rows]
+        return [dict(zip(self.names, map(value_of, row), strict=True)) for row in self.rows]
 
 
 class Layout:
     """A table of texts within a width."""
 
     def __init__(self, table: Table, width: int | None, styled: bool) -> None:
-        from rich.cells import cell_len
+        from rich.cells import cell_len, chop_cells
 
-        self.table, self.width, self.styled, self.length = table, width, styled, cell_len
+        self.table, self.width, self.styled = table, width, styled
+        self.length, self.chop = cell_len, chop_cells
         self.cells = [[as_cell(cell) for cell in row] for row in table.rows]
         self.texts = [[self.text_of(cell, place) for place, cell in enumerate(row)] for row in self.cells]
         self.heads = [column.split("\n") for column in table.columns]
@@ -93,9 +109,7 @@ class Layout:
             shown.remove(names.index(left_out.pop()))
         if self.least(shown) <= self.limit:
             gone = [
-                name.replace("\n", " ")
-                for place, name in enumerate(names)
-                if place not in shown and name not in empty
+                name for p, name in enumerate(self.table.names) if p not in shown and names[p] not in empty
             ]
             note = [f"not shown at this width: {', '.join(gone)}"] if gone else []
             return [*self.block(shown), *note]
@@ -119,19 +133,19 @@ class Layout:
         """The smallest width of a column; one that wraps keeps its words whole up to a limit."""
         if self.table.columns[place] not in self.table.wraps:
             return self.natural[place]
-        words = WORD.findall(" ".join(row[place] for row in self.texts))
-        longest = max((self.length(word.strip()) for word in words), default=0)
+        parts = PART.findall(" ".join(row[place] for row in self.texts))
+        longest = max((self.length(word) for part in parts for word in part.split()), default=0)
         least = max(WRAPPED, min(WIDEST, longest), *map(self.length, self.heads[place]))
         return min(self.natural[place], least)
 
     def widths(self, places: Sequence[int]) -> dict[int, int]:
         """The widths of the texts; if they are too wide together, the widest wrapping columns shrink."""
         found = {place: self.natural[place] for place in places}
+        if self.width is None:
+            wraps = self.table.wraps
+            return {p: min(PADDED, w) if self.table.columns[p] in wraps else w for p, w in found.items()}
         while sum(found.values()) + len(GAP) * (len(found) - 1) > self.limit:
-            place = max(
-                (place for place in found if found[place] > self.smallest[place]),
-                key=lambda place: found[place],
-            )
+            place = max((p for p in found if found[p] > self.smallest[p]), key=found.__getitem__)
             found[place] -= 1
         return found
 
@@ -143,10 +157,7 @@ class Layout:
         if self.styled:
             lines.append("─" * (sum(widths.values()) + len(GAP) * (len(widths) - 1)))
         for row, cells in zip(self.texts, self.cells, strict=True):
-            wrapped = {
-                place: [part for line in row[place].split("\n") for part in self.wrap(line, width)]
-                for place, width in widths.items()
-            }
+            wrapped = {place: self.wrap_lines(row[place], width) for place, width in widths.items()}
             lines += self.join(wrapped, widths, cells)
         return lines
 
@@ -159,23 +170,25 @@ class Layout:
                 text = parts[place][number] if number < len(parts[place]) else ""
                 space = " " * (width - self.length(text))
                 text = space + text if self.is_number[place] else text + space
-                line.append(self.styled_cell(text, cells[place]) if cells and self.styled else text)
+                cell = cells[place] if cells and self.styled else TableCell("")
+                line.append(style(text, bold=cell.is_best or cell.is_bad, fg="red" if cell.is_bad else None))
             yield GAP.join(line).rstrip()
 
-    def styled_cell(self, text: str, cell: TableCell) -> str:
-        return style(text, bold=cell.is_best or cell.is_bad, fg="red" if cell.is_bad else None)
+    def wrap_lines(self, text: str, width: int) -> list[str]:
+        return [part for line in text.split("\n") for part in self.wrap(line, width)]
 
     def wrap(self, text: str, width: int) -> list[str]:
-        """Break text into lines at words; a word that is wider than the column is split."""
-        if self.length(text) <= width:
+        """Break text into lines between words; a word that is wider than the column, between its parts."""
+        if self.width is None or self.length(text) <= width:
             return [text]
         lines = [""]
         for word in WORD.findall(text):
-            if self.length(lines[-1] + word.rstrip()) > width and lines[-1].strip():
-                lines[-1:] = [lines[-1].rstrip(), ""]
-            lines[-1] += word if lines[-1] else word.lstrip()
-            while self.length(lines[-1].rstrip()) > width:
-                lines[-1:] = [lines[-1][:width], lines[-1][width:]]
+            for part in [word] if self.length(word.rstrip()) <= width else PART.findall(word):
+                if self.length(lines[-1] + part.rstrip()) > width and lines[-1]:
+                    lines.append("")
+                lines[-1] += part
+                if self.length(lines[-1].rstrip()) > width:
+                    lines[-1:] = self.chop(lines[-1], width)
         return [line.rstrip() for line in lines if line.strip()]
 
     def split(self, keys: list[int], others: list[int]) -> list[str]:
@@ -187,42 +200,38 @@ class Layout:
         return [line for block in blocks for line in ["", *block]][1:]
 
     def stack(self) -> list[str]:
-        """Each row as its name, followed by a line for each further column that is not empty."""
-        heads = [" ".join(head) for head in self.heads]
-        indent = max(map(self.length, heads)) + 4
+        """Each row as its keys, followed by a line for each further column that is not empty."""
+        heads, keys = self.table.names, self.table.num_keys
+        indent = max(map(self.length, heads[keys:])) + 4
         lines = []
         for row in self.texts:
-            lines += [style(part, bold=self.styled) for part in self.wrap(row[0], self.limit)]
-            for head, text in zip(heads[1:], row[1:], strict=True):
-                parts = [
-                    part
-                    for line in text.split("\n")
-                    for part in self.wrap(line, max(20, self.limit - indent))
-                ]
+            lines += [style(part, bold=self.styled) for part in self.wrap(GAP.join(row[:keys]), self.limit)]
+            for head, text in zip(heads[keys:], row[keys:], strict=True):
+                parts = self.wrap_lines(text, max(20, self.limit - indent))
                 lines += [
-                    f"  {'' if number else head}".ljust(indent) + part
-                    for number, part in enumerate(parts)
-                    if part
+                    f"  {'' if n else head}".ljust(indent) + part for n, part in enumerate(parts) if part
                 ]
         return lines
 
 
 def divide(places: list[int], count: int) -> list[list[int]]:
-    size = -(-len(places) // count)
-    return [places[start : start + size] for start in range(0, len(places), size)]
+    ends = [len(places) * number // count for number in range(count + 1)]
+    return [places[start:end] for start, end in pairwise(ends)]
 
 
 def style(text: str, **how: Any) -> str:
     return typer.style(text, **how) if any(how.values()) else text
 
 
-def as_cell(cell: str | TableCell) -> TableCell:
-    return cell if isinstance(cell, TableCell) else TableCell(cell)
+def as_cell(entry: Entry) -> TableCell:
+    if isinstance(entry, TableCell):
+        return entry
+    return TableCell("-" if entry is None else str(entry), None if isinstance(entry, str) else entry)
 
 
-def value_of(cell: str | TableCell) -> Any:
+def value_of(entry: Entry) -> Any:
     """The value for programs; a dash stands for none."""
-    cell = as_cell(cell)
+    cell = as_cell(entry)
     return (None if cell.text == "-" else cell.text) if cell.value is None else cell.value
 
 
@@ -264,30 +273,21 @@ def print_csv(table: Table) -> None:
 
 
 def print_markdown(table: Table) -> None:
-    head = [column.replace("\n", " ") for column in table.columns]
     if table.title:
         typer.echo(f"{table.title}\n")
-    rows = [[mark(as_cell(cell), "**", "**").replace("|", "\\|") for cell in row] for row in table.rows]
-    for line in (head, ["---"] * len(head), *rows):
-        typer.echo(f"| {' | '.join(line)} |")
+    rows = [[mark(entry, "**", "**") for entry in row] for row in table.rows]
+    typer.echo("\n".join(markdown_table(table.names, rows)))
 
 
 def print_latex(table: Table) -> None:
-    head = [escape_latex(column) for column in table.columns]
-    rows = [[mark(as_cell(cell), r"\textbf{", "}", escape_latex) for cell in row] for row in table.rows]
-    if table.title:
-        typer.echo(f"% {table.title}")
-    typer.echo(rf"\begin{{tabular}}{{{'l' * table.num_keys}{'r' * (len(head) - table.num_keys)}}}")
-    for line in (r"\hline", head, r"\hline", *rows, r"\hline"):
-        typer.echo(line if isinstance(line, str) else " & ".join(line) + r" \\")
-    typer.echo(r"\end{tabular}")
+    """Columns of numbers are aligned to the right."""
+    rows = [[mark(entry, r"\textbf{", "}", escape_latex) for entry in row] for row in table.rows]
+    align = "".join("r" if is_number else "l" for is_number in Layout(table, None, True).is_number)
+    typer.echo("\n".join(latex_table(table.names, rows, align, table.title)))
 
 
-def escape_latex(text: str) -> str:
-    return "".join(LATEX.get(sign, sign) for sign in text.replace("\n", " "))
-
-
-def mark(cell: TableCell, before: str, after: str, escape: Callable[[str], str] = str) -> str:
+def mark(entry: Entry, before: str, after: str, escape: Callable[[str], str] = str) -> str:
+    cell = as_cell(entry)
     text = escape(printable(cell.text.replace("\n", " ")))
     return f"{before}{text}{after}" if cell.is_best else text
 

@@ -9,8 +9,15 @@ import typer
 
 from strongreplay.cli.commands import STUDY, Command
 from strongreplay.cli.many_runs import GridOptions, makes_runs
-from strongreplay.cli.options import DataFolder, Device, ProtocolName, Settings, choose_data_folder
-from strongreplay.cli.tables import Table, print_table
+from strongreplay.cli.options import (
+    DataFolder,
+    Device,
+    ProtocolName,
+    Settings,
+    choose_data_folder,
+    takes_format,
+)
+from strongreplay.cli.tables import Entry, Format, Table, TableCell, print_table
 from strongreplay.cli.text import print_line
 from strongreplay.errors import ConfigError
 from strongreplay.progress import Bar, GridProgress
@@ -22,6 +29,7 @@ if TYPE_CHECKING:
 
 
 @makes_runs
+@takes_format
 def tune_command(
     stream: Annotated[str, typer.Argument(help="The stream to learn; see: ser list streams")],
     method: Annotated[
@@ -52,6 +60,7 @@ def tune_command(
     data: DataFolder = None,
     device: Device = "auto",
     how: GridOptions = GridOptions(),  # noqa: B008 - it is frozen
+    form: Format = "text",
 ) -> None:
     """Search the settings of methods on held-out data, never on test data, and write a recipe.
 
@@ -86,12 +95,13 @@ def tune_command(
     options = RunOptions(out, choose_data_folder(data), how.place(device), loggers=how.log, ranks=how.ranks)
     search(studies, options, how, finalists, seeds)
     tried = [(study.config, study.tried(finalists, seeds)) for study in studies]
-    print_tried(tried, validation)
+    print_tried(tried, validation, form)
     path = out / f"{safe_name(stream)}.toml"
     source = f"ser tune: best of {trials} trials by {validation:.0%} of the training data, {seeds} seeds"
     fixed = {name: [key for key in sweep.settings_of(name) if key.startswith(SEARCHED)] for name in names}
     write_recipe(path, tried, fixed, source, f"ser {' '.join(sys.argv[1:])}")
-    print_line(f"recipe: {path}. Use it with: ser run {stream} --method {','.join(names)} --recipe {path}")
+    use = f"ser run {stream} --method {','.join(names)} --recipe {path}"
+    print_line(f"recipe: {path}. Use it with: {use}", err=form != "text")
 
 
 def open_studies(
@@ -155,29 +165,35 @@ def search(
         exit_if_failed(ended)
 
 
-def print_tried(tried: "list[tuple[RunConfig, list[Tried]]]", validation: float) -> None:
-    from strongreplay.runs.tune import choose, mean, texts_of
+def print_tried(tried: "list[tuple[RunConfig, list[Tried]]]", validation: float, form: Format) -> None:
+    from strongreplay.methods.table import method_label
+    from strongreplay.runs.tune import choose, mean
+    from strongreplay.storage.records import format_settings
 
-    rows = []
+    rows: list[tuple[Entry, ...]] = []
     for config, trials in tried:
         best, states = choose(trials), [one.state for one in trials]
         first = next((one.accuracy for one in trials if one.number == 0 and one.state == "complete"), None)
         rows.append(
             (
-                config.method_name,
-                str(len(trials)),
-                str(states.count("pruned")),
-                str(states.count("failed")),
-                "-" if first is None else f"{first:.2f}",
-                "-" if best is None or best.accuracy is None else f"{best.accuracy:.2f}",
-                "-" if best is None else f"{mean(best.finals):.2f}",
-                "-" if best is None else str(len(best.finals)),
-                "-" if best is None else texts_of(best.settings),
+                TableCell(method_label(config.method_name), config.method_name),
+                len(trials),
+                states.count("pruned"),
+                states.count("failed"),
+                score_cell(first),
+                score_cell(best.accuracy if best else None),
+                score_cell(mean(best.finals) if best else None),
+                len(best.finals) if best else None,
+                format_settings(best.settings) if best else None,
             )
         )
     columns = ("method", "trials", "stopped\nearly", "failed", "recipe", "best\ntrial", "finalist", "seeds")
     title = f"accuracy on the {validation:.0%} of the training data that was held out, in per cent"
-    print_table(Table((*columns, "settings"), rows, title, wraps=["settings"]))
+    print_table(Table((*columns, "settings"), rows, title, wraps=["settings"]), form)
+
+
+def score_cell(score: float | None) -> TableCell:
+    return TableCell("-" if score is None else f"{score:.2f}", score)
 
 
 COMMAND = Command("tune", tune_command, STUDY, 25)

@@ -6,7 +6,7 @@ As text they are printed in parts that fit a terminal; in other formats each is 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from strongreplay.cli.tables import Format, Table, TableCell, is_terminal, print_table
+from strongreplay.cli.tables import Entry, Format, Table, TableCell, as_cell, is_terminal, print_table
 from strongreplay.cli.text import print_text
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from strongreplay.report.summary import Spread, Summary
     from strongreplay.report.verdicts import Cell
 
-Row = Sequence[str | TableCell]
+Row = Sequence[Entry]
 T = TypeVar("T")
 
 
@@ -62,6 +62,7 @@ def print_leads(leads: "Sequence[Lead]") -> None:
 
 def print_paired(tests: "Sequence[PairedTest]", method: str, form: Format, spread: "Spread") -> None:
     """One method against the others: a table for each configuration of it, memory size and scenario."""
+    from strongreplay.methods.table import method_label
     from strongreplay.report.reproduction import PAIRED_COLUMNS, paired_texts, paired_title
 
     rows = [
@@ -77,7 +78,7 @@ def print_paired(tests: "Sequence[PairedTest]", method: str, form: Format, sprea
         )
         for test in tests
     ]
-    title = f"{method} against the others over common seeds; {paired_title(spread)}"
+    title = f"{method_label(method)} against the others over common seeds; {paired_title(spread)}"
     if form != "text":
         print_table(Table(PAIRED_COLUMNS, rows, title), form)
         return
@@ -110,8 +111,8 @@ def cells_of(columns: Sequence[str], texts: Sequence[str], values: dict[str, Any
     return [TableCell(text, values.get(name)) for name, text in zip(columns, texts, strict=True)]
 
 
-def text_of(cell: str | TableCell) -> str:
-    return cell if isinstance(cell, str) else cell.text
+def text_of(entry: Entry) -> str:
+    return as_cell(entry).text
 
 
 def numbers_of(score: "Summary | None", spread: "Spread") -> dict[str, float | None]:

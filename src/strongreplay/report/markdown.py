@@ -9,9 +9,10 @@ import re
 from collections.abc import Sequence
 
 from strongreplay.report.protocols import cpu_cells, lead_table, stream_table
-from strongreplay.report.reproduction import BEGIN, END, markdown_table, readme_table
+from strongreplay.report.reproduction import BEGIN, END, readme_table
 from strongreplay.report.styles import TITLES, label_of, net_of, scenarios_of
 from strongreplay.report.tables import Group, group_records, tell_apart
+from strongreplay.report.text_tables import markdown_table
 from strongreplay.report.verdicts import Cell, judge_all
 from strongreplay.runs.paper import items
 from strongreplay.storage.records import RunRecord, fingerprint

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from strongreplay.report.paired import PairedTest, compare_cells
-from strongreplay.report.reproduction import gap_text, markdown_table, score_text
+from strongreplay.report.reproduction import gap_text, score_text
 from strongreplay.report.styles import PRINTED, TITLES, label_of, scenarios_of
 from strongreplay.report.summary import Summary
 from strongreplay.report.tables import Group, group_records
+from strongreplay.report.text_tables import markdown_table
 from strongreplay.report.verdicts import FEWEST_SEEDS, Cell, judge_all
 from strongreplay.runs.paper import PaperCell, items
 from strongreplay.storage.records import RunRecord, fingerprint

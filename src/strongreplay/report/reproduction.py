@@ -8,6 +8,7 @@ from strongreplay.report.paired import PairedTest
 from strongreplay.report.styles import PRINTED, TITLES
 from strongreplay.report.summary import SPREAD_NAMES, Spread, Summary, summarise
 from strongreplay.report.tables import tuned_fingerprint
+from strongreplay.report.text_tables import escape_latex, latex_table, markdown_table
 from strongreplay.report.verdicts import MARGIN, Cell
 from strongreplay.runs.paper import TARGETS
 from strongreplay.storage.files import csv_text
@@ -101,11 +102,6 @@ def p_text(p: float | None) -> str:
     return f"{p:.4f}" if p >= 0.0001 else "<0.0001"
 
 
-def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
-
-
 def as_csv(cells: Iterable[Cell]) -> str:
     """One row per cell, as numbers; missing numbers are empty."""
     head = (
@@ -131,19 +127,10 @@ def as_latex(cells: Sequence[Cell], spread: Spread = "interval") -> str:
     """Tabulars for \\input, one for each target."""
     parts = []
     for target, group in groupby(cells, key=lambda cell: cell.item.target):
-        rows = [" & ".join(latex(text) for text in texts(cell, spread)[:5]) + r" \\" for cell in group]
-        head = " & ".join(latex(column) for column in COLUMNS[:5]) + r" \\"
-        comment = "% " + latex(f"{target}: {TARGETS[target]}; {table_title(spread)}")
-        opening = [comment, r"\begin{tabular}{lrrrl}", r"\hline", head, r"\hline"]
-        parts.append("\n".join([*opening, *rows, r"\hline", r"\end{tabular}"]))
+        rows = [[escape_latex(text) for text in texts(cell, spread)[:5]] for cell in group]
+        title = f"{target}: {TARGETS[target]}; {table_title(spread)}"
+        parts.append("\n".join(latex_table(COLUMNS[:5], rows, "lrrrl", title)))
     return "\n\n".join(parts) + "\n"
-
-
-SPECIAL = str.maketrans({"%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "±": r"$\pm$", ">": "$>$"})
-
-
-def latex(text: str) -> str:
-    return text.translate(SPECIAL)
 
 
 def readme_table(cells: Sequence[Cell], records: Sequence[RunRecord]) -> str:

@@ -20,7 +20,7 @@ from strongreplay.runs.grid import Job, find_record
 from strongreplay.runs.run import state_folder
 from strongreplay.runs.space import Space
 from strongreplay.storage import files
-from strongreplay.storage.records import RunRecord, fingerprint, format_setting
+from strongreplay.storage.records import RunRecord, fingerprint, format_settings
 from strongreplay.training.events import Scores
 
 if TYPE_CHECKING:
@@ -279,11 +279,7 @@ def write_recipe(
                 f"method = {json.dumps(config.method_name)}",
                 f"number = {one.number + 1}",
             ]
-            lines += [f'state = "{one.state}"', f"settings = {json.dumps(texts_of(one.settings))}"]
+            lines += [f'state = "{one.state}"', f"settings = {json.dumps(format_settings(one.settings))}"]
             lines += [] if one.accuracy is None else [f"accuracy = {one.accuracy!r}"]
             lines += [f"finals = {one.finals!r}"] if one.finals else []
     files.write_text(path, "\n".join(lines) + "\n")
-
-
-def texts_of(settings: dict[str, Any]) -> str:
-    return " ".join(f"{key}={format_setting(value)}" for key, value in settings.items())

@@ -113,6 +113,11 @@ def format_setting(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
+def format_settings(settings: dict[str, Any]) -> str:
+    """Settings as they are typed, separated by spaces, because commas make lists."""
+    return " ".join(f"{key}={format_setting(value)}" for key, value in settings.items())
+
+
 def fingerprint(config: dict[str, Any]) -> str:
     """A hash of a configuration without its seed, ten characters long.
 
