@@ -9,6 +9,7 @@ import pytest
 from support.records import make_record
 
 from strongreplay.cli.compare import make_comparison_table
+from strongreplay.cli.show import print_record
 from strongreplay.report.curves import accuracy_curves, curves_of
 from strongreplay.report.page_tables import own_tables, peak_memory
 from strongreplay.report.summary import summarise
@@ -36,7 +37,7 @@ def test_seeds_of_one_configuration_form_a_group_and_twins_are_told_apart() -> N
     groups = groups[::-1]
     assert [record.seed for record in groups[0].records] == [0, 1, 2]
     assert groups[0].records[0].score("class-il", "average_accuracy") == 80  # the same seed twice counts once
-    assert groups[1].name == "SER (method.alpha=3)"
+    assert groups[1].name == "SER (alpha=3)"
     assert groups[2].name == "ER"
     score = groups[0].score("class-il", "average_accuracy")
     assert score is not None
@@ -55,13 +56,13 @@ def test_twins_of_a_run_of_the_paper_have_the_name_of_their_recipe_or_of_what_di
     ]
     records = [RunRecord(config.to_dict(), accuracy, {}) for config in configs]
     names = {group.name for group in group_records(records)}
-    rest = "SER (method.replay_size=200, method.alpha=9.0, method.beta=0.01, train.lr=0.15)"
-    assert names == {"SER (published)", "SER (tuned)", "SER (method.alpha=9.0)", rest}
+    rest = "SER (replay_size=200, alpha=9.0, beta=0.01, train.lr=0.15)"
+    assert names == {"SER (published)", "SER (tuned)", "SER (alpha=9.0)", rest}
     assert group_records(records[1:2])[0].name == "SER", "nothing to tell apart"
     alone = {group.name for group in group_records(records[1:3])}
     assert alone == {
-        "SER (method.replay_size=200, method.alpha=4.0, method.beta=0.01, method.early=True, train.lr=0.15)",
-        "SER (method.alpha=9.0, method.beta=0.2, train.lr=0.1)",
+        "SER (replay_size=200, alpha=4.0, beta=0.01, early=True, train.lr=0.15)",
+        "SER (alpha=9.0, beta=0.2, train.lr=0.1)",
     }
 
 
@@ -94,17 +95,21 @@ def with_validation(record: RunRecord, share: float = 0.2) -> RunRecord:
     return replace(record, config=record.config | {"data": {"validation": share}})
 
 
-def test_numbers_from_held_out_data_say_so_and_are_compared_among_themselves() -> None:
+def test_numbers_from_held_out_data_say_so_and_are_compared_among_themselves(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     records = [make_record("ser", 0, 80), make_record("er", 0, 90)]
     groups = group_records([*records, *map(with_validation, records)])
     assert {group.place for group in groups} == {"s", "s (held-out training data)"}
     assert {group.variant for group in groups} == {""}
-    title = make_comparison_table([group for group in groups if group.is_held_out]).title
+    title = make_comparison_table([group for group in groups if "held-out" in group.place]).title
     assert title.startswith("s (held-out training data): mean ± 95 % interval")
     assert [table["title"] for table in own_tables(groups)] == [
         "s, memory 50, net not known",
         "s (held-out training data), memory 50, net not known",
     ]
+    print_record(with_validation(records[0]))
+    assert "── s (held-out training data), SER, memory 50, seed 0" in capsys.readouterr().out
 
 
 def test_peaks_of_records_from_before_they_were_their_own_are_not_shown() -> None:

@@ -130,12 +130,13 @@ def print_comparison(
         return
     names = list(dict.fromkeys(group.place for group in groups))
     for name in names:
+        file = safe_name(name).rstrip("-")
         own = [group for group in groups if group.place == name]
         print_table(make_comparison_table(own, spread, metrics))
         shown = [group for group in group_records(drawn) if group.place == name] if drawn else own
-        path = picture or folder / f"{safe_name(name)}.png"
+        path = picture or folder / f"{file}.png"
         if picture and len(names) > 1:
-            path = picture.with_stem(f"{picture.stem}-{safe_name(name)}")
+            path = picture.with_stem(f"{picture.stem}-{file}")
         try:
             path = accuracy_curves(shown, path)
         except OSError as error:
@@ -157,14 +158,14 @@ def make_comparison_table(
     `with_stream` is for formats other than text, which have all streams in one table.
     """
     from strongreplay.metrics import METRICS
-    from strongreplay.report.styles import TITLES, label_of
+    from strongreplay.report.styles import TITLES
     from strongreplay.report.summary import SPREAD_NAMES
 
     columns = [*(["stream"] if with_stream else []), "method", "memory"]
     rows: list[list[Entry]] = [
         [
             *([group.place] if with_stream else []),
-            label_of(group),
+            group.name,
             group.memory_size,
         ]
         for group in groups

@@ -126,7 +126,7 @@ def print_record(record: "RunRecord") -> None:
     from strongreplay.report.styles import TITLES
 
     size = "" if record.memory_size is None else f", memory {record.memory_size}"
-    print_line(f"── {record.stream}, {method_label(record.method)}{size}, seed {record.seed}", bold=True)
+    print_line(f"── {record.place}, {method_label(record.method)}{size}, seed {record.seed}", bold=True)
     for scenario in record.scenarios:
         title = f"{TITLES.get(scenario, scenario)}: accuracy (%) by task"
         print_table(make_matrix_table(record, scenario, title))
@@ -180,7 +180,7 @@ def make_accuracy_table(records: "list[RunRecord]") -> Table:
 
     rows: list[list[Entry]] = [
         [
-            record.stream,
+            record.place,
             TableCell(method_label(record.method), record.method),
             record.memory_size,
             record.seed,

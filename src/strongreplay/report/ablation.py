@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from strongreplay.errors import printable
 from strongreplay.report.layout import INTERVAL, lay_out
-from strongreplay.report.styles import TITLES, caption, describe_score, printable, scenarios_of
+from strongreplay.report.styles import TITLES, caption, describe_score, scenarios_of
 from strongreplay.report.summary import Summary
 from strongreplay.report.svg import set_tooltips
 from strongreplay.report.tables import Group

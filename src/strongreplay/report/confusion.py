@@ -7,7 +7,8 @@ import numpy as np
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
-from strongreplay.report.styles import INK, printable
+from strongreplay.errors import printable
+from strongreplay.report.styles import INK
 
 Name = str | int
 MOST = 100  # classes; if there are more, those with the most errors are shown

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from strongreplay.report.protocols import cpu_cells, lead_table, stream_table
 from strongreplay.report.reproduction import BEGIN, END, readme_table
-from strongreplay.report.styles import TITLES, label_of, net_of, scenarios_of
+from strongreplay.report.styles import TITLES, net_of, scenarios_of
 from strongreplay.report.tables import Group, group_records, tell_apart
 from strongreplay.report.text_tables import markdown_table
 from strongreplay.report.verdicts import Cell, judge_all
@@ -59,7 +59,7 @@ def own_table(groups: Sequence[Group], cells: Sequence[Cell], stream: str, size:
     columns += [*(["published", "verdict"] if published else []), "training s", "n"]
     rows = []
     for group in sorted(tell_apart(own), key=lambda g: rank(g, scenarios)):
-        row = [label_of(group)]
+        row = [group.name]
         for scenario in scenarios:
             row += [str(group.score(scenario, name) or "-") for name in ("average_accuracy", "forgetting")]
         if published:

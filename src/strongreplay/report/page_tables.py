@@ -8,7 +8,7 @@ from strongreplay.metrics import METRICS, Metric
 from strongreplay.report.page_text import clip
 from strongreplay.report.paired import PairedTest
 from strongreplay.report.protocols import Lead
-from strongreplay.report.styles import PRINTED, TITLES, UPPER_BOUND, label_of, net_of, scenarios_of
+from strongreplay.report.styles import PRINTED, TITLES, UPPER_BOUND, net_of, scenarios_of
 from strongreplay.report.summary import Summary, summarise
 from strongreplay.report.tables import Group, rank, tell_apart
 from strongreplay.report.verdicts import VERDICTS, Cell
@@ -155,7 +155,7 @@ def full_name(group: Group) -> str:
     data = group.records[0].config.get("data")
     parts = data.items() if isinstance(data, dict) else ()
     limits = ", ".join(f"data.{key}={value}" for key, value in parts if value)
-    return label_of(group) + (f" [{limits}]" if limits and limits not in group.variant else "")
+    return group.name + (f" [{limits}]" if limits and limits not in group.variant else "")
 
 
 def num_tasks(group: Group) -> int | None:

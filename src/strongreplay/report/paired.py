@@ -6,7 +6,6 @@ from math import sqrt
 from typing import NamedTuple
 
 from strongreplay.errors import unknown
-from strongreplay.report.styles import label_of
 from strongreplay.report.summary import CONFIDENCE, Summary, summarise
 from strongreplay.report.tables import Group
 from strongreplay.report.verdicts import FEWEST_SEEDS, Cell
@@ -73,7 +72,7 @@ def compare_groups(groups: Sequence[Group], name: str) -> list[PairedTest]:
 
     Runs are compared within a stream, memory size and scenario; those without memory are in each size.
     """
-    wanted = [group for group in groups if name.lower() in (group.method.lower(), label_of(group).lower())]
+    wanted = [group for group in groups if name.lower() in (group.method.lower(), group.name.lower())]
     if not wanted:
         raise unknown("method", name, sorted({group.method for group in groups}), "See: ser compare FOLDER")
     found: list[PairedTest] = []
@@ -81,8 +80,8 @@ def compare_groups(groups: Sequence[Group], name: str) -> list[PairedTest]:
         near = [g for g in groups if g.place == own.place and g.memory_size in (None, own.memory_size)]
         for scenario in own.records[0].scenarios:
             place = Place(own.place, own.memory_size, scenario)
-            scores = {label_of(g): scores_by_seed(g.records, scenario) for g in near if g.method != "joint"}
-            found += compare_scores(place, label_of(own), scores)
+            scores = {g.name: scores_by_seed(g.records, scenario) for g in near if g.method != "joint"}
+            found += compare_scores(place, own.name, scores)
     return found
 
 

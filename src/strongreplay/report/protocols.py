@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from strongreplay.report.paired import PairedTest, compare_cells
 from strongreplay.report.reproduction import gap_text, score_text
-from strongreplay.report.styles import PRINTED, TITLES, label_of, scenarios_of
+from strongreplay.report.styles import PRINTED, TITLES, scenarios_of
 from strongreplay.report.summary import Summary
 from strongreplay.report.tables import Group, group_records
 from strongreplay.report.text_tables import markdown_table
@@ -131,7 +131,7 @@ def stream_table(records: Sequence[RunRecord], stream: str, size: int) -> str:
     means = printed_means()
     rows = []
     for group in sorted(groups, key=lambda group: group.method == "joint"):
-        row = [label_of(group)]
+        row = [group.name]
         for scenario in scenarios:
             mean = means.get((fingerprint(group.records[0].config), scenario))
             row += [score_text(group.score(scenario, name)) for name in ("average_accuracy", "forgetting")]

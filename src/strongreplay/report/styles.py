@@ -4,13 +4,13 @@ At most eight configurations of a figure are in colour: the bounds, SER and its 
 has its own colour and marker. The others are thin and grey, with their names beside them.
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from textwrap import fill
 
 from strongreplay import metrics
+from strongreplay.errors import printable
 from strongreplay.methods.table import COLOURS, METHOD_ROWS, method_look
 from strongreplay.report.summary import Summary
 from strongreplay.report.tables import Group
@@ -52,7 +52,7 @@ def style_groups(groups: Iterable[Group]) -> list[tuple[Group, Style]]:
 
 
 def style_of(group: Group, number: int | None) -> Style:
-    label = label_of(group)
+    label = group.name
     if group.method == UPPER_BOUND:
         return Style(label, "#000000", "")  # becomes the colour of the page's text
     if number is None:
@@ -91,17 +91,6 @@ def is_plain(variant: str) -> bool:
 def mean_accuracy(groups: Sequence[Group], scenario: str) -> float:
     found = [group.score(scenario, "average_accuracy") for group in groups]
     return fmean([score.mean for score in found if score] or [0.0])
-
-
-def label_of(group: Group) -> str:
-    """The label as papers print it, such as "DER++ (alpha=3)"."""
-    variant = re.sub(r"\bmethod\.", "", group.variant)
-    return printable(group.label + (f" ({variant})" if variant else ""))
-
-
-def printable(text: str) -> str:
-    """Replace control characters, and those that change the text direction, by question marks."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def wrap(text: str, width: int = 34) -> str:

@@ -1,5 +1,6 @@
 """Groups of records: one for each configuration, with a name that distinguishes it from the others."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -7,7 +8,7 @@ from functools import cache
 from statistics import median
 from typing import Any
 
-from strongreplay.errors import ConfigError
+from strongreplay.errors import ConfigError, printable
 from strongreplay.methods.table import method_label
 from strongreplay.report.summary import Summary, summarise
 from strongreplay.runs.paper import fingerprints
@@ -30,19 +31,9 @@ class Group:
         return self.records[0].protocol
 
     @property
-    def is_held_out(self) -> bool:
-        """Whether the accuracies are those on training data that were held out, not on test data."""
-        data = self.records[0].config.get("data")
-        return isinstance(data, dict) and bool(data.get("validation"))
-
-    @property
     def place(self) -> str:
-        """The stream, the protocol unless it is the paper's, and whether training data were held out.
-
-        Only groups of one place are compared.
-        """
-        name = self.stream if self.protocol == "full" else f"{self.stream}-{self.protocol}"
-        return f"{name} (held-out training data)" if self.is_held_out else name
+        """Only groups of one place are compared."""
+        return self.records[0].place
 
     @property
     def label(self) -> str:
@@ -52,7 +43,9 @@ class Group:
 
     @property
     def name(self) -> str:
-        return self.label + (f" ({self.variant})" if self.variant else "")
+        """The label and the variant, such as "DER++ (alpha=3)"."""
+        variant = re.sub(r"\bmethod\.", "", self.variant)
+        return printable(self.label + (f" ({variant})" if variant else ""))
 
     @property
     def train_seconds(self) -> float | None:
@@ -69,7 +62,7 @@ class Group:
 
 
 def group_records(records: Iterable[RunRecord]) -> list[Group]:
-    """One group for each configuration, by stream, memory and accuracy; each seed once, in order."""
+    """One group for each configuration, by place, memory and accuracy; each seed once, in order."""
     by_config: dict[tuple[str, str], dict[int, RunRecord]] = defaultdict(dict)
     for record in records:
         by_config[record.stream, fingerprint(record.config)].setdefault(record.seed, record)
@@ -83,7 +76,7 @@ def group_records(records: Iterable[RunRecord]) -> list[Group]:
 def rank(group: Group) -> tuple[str, int, float]:
     scenarios = group.records[0].scenarios  # empty if a run stopped before the end of its first task
     accuracy = group.score(scenarios[0], "average_accuracy") if scenarios else None
-    return group.stream, group.memory_size or 0, accuracy.mean if accuracy else 0.0
+    return group.place, group.memory_size or 0, accuracy.mean if accuracy else 0.0
 
 
 def tell_apart(groups: Iterable[Group]) -> list[Group]:

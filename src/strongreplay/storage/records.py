@@ -65,6 +65,17 @@ class RunRecord:
         return "cpu" if str(self.measured.get("recipe", "")).startswith("cpu protocol") else "full"
 
     @property
+    def place(self) -> str:
+        """The stream, the protocol unless it is the paper's, and whether training data were held out.
+
+        Then the accuracies are those on the held-out data. Only runs of one place are compared.
+        """
+        name, data = self.stream, self.config.get("data")
+        name += "" if self.protocol == "full" else f"-{self.protocol}"
+        is_held_out = isinstance(data, dict) and data.get("validation")
+        return f"{name} (held-out training data)" if is_held_out else name
+
+    @property
     def has_own_peak(self) -> bool:
         """Whether the peak memory is this run's own.
 
