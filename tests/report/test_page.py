@@ -29,7 +29,7 @@ from strongreplay.report.memory_picture import (
 )
 from strongreplay.report.page import build
 from strongreplay.report.page_figures import MOST_FIGURES, choose_figures
-from strongreplay.report.page_text import clip, safe_text
+from strongreplay.report.page_text import breakable, clip, safe_text
 from strongreplay.runs.paper import items
 from strongreplay.storage.checkpoints import checkpoints
 from strongreplay.storage.records import RunRecord, write_record
@@ -140,7 +140,8 @@ def test_verdicts_are_words_and_signs(page: str) -> None:
 def test_ser_is_compared_over_common_seeds(page: str) -> None:
     section = page[page.index('id="against"') : page.index('id="figures"')]
     assert section.count('<tr><th scope="row"') == 4  # SGD has no memory and is in both columns
-    assert "+10.33" in section  # 83 minus 72.67 over five seeds
+    gap = re.search(r'\+10\.33 <span class="pm">± ([\d.]+)</span>', section)  # 83 minus 72.67, five seeds
+    assert gap, "the interval of the difference is beside it"
     assert "ahead" in section
     assert "not decided" in section  # two common seeds with SGD
 
@@ -154,6 +155,10 @@ def test_the_page_fetches_nothing_and_its_links_lead_somewhere(page: str) -> Non
     assert "@import" not in page
     assert reader.tags.count("script") == 1
     assert "svg" in reader.tags
+
+
+def test_settings_are_broken_between_their_parts() -> None:
+    assert breakable("SER (a=1,b) <i>") == "SER (a=<wbr>1,<wbr>b) &lt;i&gt;"
 
 
 def test_names_from_records_do_no_harm(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from strongreplay.report.page_tables import (
     paired_row,
     verdict_rows,
 )
-from strongreplay.report.page_text import clip
+from strongreplay.report.page_text import breakable, clip
 from strongreplay.report.paired import compare_cells
 from strongreplay.report.protocols import cpu_cells, leads
 from strongreplay.report.tables import Group, group_records
@@ -88,5 +88,5 @@ def load_template() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["clip"] = clip
+    environment.filters |= {"clip": clip, "breakable": breakable}
     return environment.get_template("page.html.j2")

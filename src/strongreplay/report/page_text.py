@@ -2,6 +2,8 @@
 
 import unicodedata
 
+from markupsafe import Markup, escape
+
 LONGEST = 200  # characters of a name; the rest is left out
 
 
@@ -21,3 +23,8 @@ def safe_text(value: object) -> str:
 def clip(value: object, longest: int = LONGEST) -> str:
     text = safe_text(str(value)[: longest + 1])
     return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def breakable(text: str) -> Markup:
+    """HTML in which settings such as terms=current,replay may be broken between their parts."""
+    return Markup(str(escape(text)).replace("=", "=<wbr>").replace(",", ",<wbr>"))
