@@ -1,10 +1,20 @@
 """ABD: its losses by hand, which parts each of them reaches, and what is frozen when."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
-from support.steps import final_weights, first_batch, first_task, learn, make_cnn, optimizer_of, state_bytes
+from support.steps import (
+    final_weights,
+    first_batch,
+    first_task,
+    learn,
+    make_cnn,
+    optimizer_of,
+    state_bytes,
+    tasks,
+)
 from support.tiny_stream import make_net, make_problem, train_phase, weights
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -148,6 +158,26 @@ def test_old_net_and_generator_are_constant_in_a_task_and_only_its_phase_trains_
     moved = {key.split(".")[0] for key in after if not torch.equal(after[key], trained[key])}
     assert moved == {"generator", "old_net"}  # the old net is the one of now
     assert [phase.name for phase in method.phases(stream[2])] == [MAIN]  # nothing comes after the last task
+
+
+def test_the_generator_s_optimiser_goes_on_from_task_to_task(stream: Stream) -> None:
+    method = make(stream)
+    learn(method, tasks(stream, 2), epochs=1)
+    state = method.get_extra_state()
+    assert state
+    assert {int(each["step"]) for each in state["state"].values()} == {6}  # three in each task
+    again = make(stream)
+    again.load_state_dict(method.state_dict())
+    made = again.make_adam(again.generator.parameters())
+    first, moments = next(iter(made.state.values())), state["state"][0]
+    assert torch.equal(first["exp_avg"], moments["exp_avg"])
+    assert torch.equal(first["exp_avg_sq"], moments["exp_avg_sq"])
+
+
+def test_no_bias_of_the_generator_stands_in_front_of_batch_norm() -> None:
+    layers = list(ImageGenerator((3, 32, 32), 10, 8).layers)
+    pairs = [(one, two) for one, two in pairwise(layers) if isinstance(one, nn.Conv2d)]
+    assert [one.bias is None for one, _ in pairs] == [isinstance(two, nn.BatchNorm2d) for _, two in pairs]
 
 
 def test_the_generator_learns_what_the_old_net_knows(stream: Stream) -> None:

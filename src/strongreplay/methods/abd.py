@@ -8,11 +8,12 @@ compete only with each other; real and generated images together train the head 
 where the old head sees a difference. So the net cannot tell old from new by telling generated from real.
 Differences from the reference (the authors' code): the head is trained on features of the same forward pass,
 so batch-norm statistics change once a step; weights are those of a sample's class for any number of classes;
-the generator's optimiser starts anew with each task. A net without batch norm is inverted without their term.
+the generator has no biases in front of batch norm. A net without batch norm is inverted without their term.
 """
 
+from collections.abc import Iterable
+from copy import deepcopy
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -66,6 +67,8 @@ class ABD(Method):
         self.net, self.config = with_features(net, "abd", problem.num_classes), config or ABDConfig()
         self.old_net, self.num_tasks = OldNet(self.net), problem.num_tasks
         self.draws = SavedGenerator(problem.generator("dreams"))
+        self.adam: Optimizer | None = None  # of the generator, in this task
+        self.adam_state: dict[str, Any] | None = None  # at the end of the last one
         none = torch.zeros(problem.num_classes, dtype=torch.bool)
         self.register_buffer("old", none)  # (C,) classes of finished tasks
         # (C,) masks, added to logits; before the first task no class is masked
@@ -136,9 +139,15 @@ class ABD(Method):
         config, found = self.config, [Phase(MAIN, None, self.observe)]
         if config.generator_steps and task.index < self.num_tasks - 1:
             phase = Phase.of_steps("generator", lambda: config.generator_steps, self.dream, self.old_net.take)
-            adam = partial(torch.optim.Adam, lr=config.generator_lr)
-            found.append(replace(phase, parameters=self.generator.parameters, optimizer=adam))
+            found.append(replace(phase, parameters=self.generator.parameters, optimizer=self.make_adam))
         return found
+
+    def make_adam(self, parameters: Iterable[Any]) -> Optimizer:
+        """The generator's optimiser, which goes on from task to task."""
+        self.adam = torch.optim.Adam(parameters, lr=self.config.generator_lr)
+        if self.adam_state:
+            self.adam.load_state_dict(deepcopy(self.adam_state))
+        return self.adam
 
     def dream(self, batch: Batch, optimizer: Optimizer) -> Terms:
         """A step of the generator; the batch is empty."""
@@ -160,6 +169,14 @@ class ABD(Method):
     def end_task(self, task: Task) -> None:
         self.old_net.take()
         self.old[list(task.classes)] = True
+        if self.adam:
+            self.adam_state, self.adam = self.adam.state_dict(), None
+
+    def get_extra_state(self) -> dict[str, Any] | None:
+        return self.adam_state
+
+    def set_extra_state(self, state: dict[str, Any] | None) -> None:
+        self.adam_state = state
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         # Submodules are loaded after this call, so the generator must exist if the state has one.

@@ -29,7 +29,7 @@ class ImageGenerator(nn.Module):
             after = width if number < doublings else width // 2
             layers += [
                 nn.Upsample(size=tuple(size)),
-                nn.Conv2d(width, after, 3, padding=1),
+                nn.Conv2d(width, after, 3, padding=1, bias=False),  # batch norm would undo one
                 nn.BatchNorm2d(after, eps=0.8),
                 nn.LeakyReLU(0.2),
             ]
