@@ -1,26 +1,29 @@
 """The service under load: latency, throughput beside a loop of single `predict` calls, memory.
 
-    python benchmarks/serve.py FOLDER --data DATA [--requests 2000] [--clients 16] [--soak 100000]
+    python benchmarks/serve.py FOLDER --data DATA [--rounds 3] [--soak 100000]
 
 The first call writes CIFAR-100 images as JPEG photos of 224 pixels to FOLDER/photos and learns the small net
-from them (FOLDER/model). Then `ser serve` is started on a free port of loopback and asked over
-keep-alive connections, each request with other photos. Prints one JSON object.
+from them (FOLDER/model). Then `ser serve` is started on a free port of loopback and asked by this process
+over keep-alive connections, each request with other photos. Both compute with one thread unless `--serve`
+says more.
+Every figure is the median of the rounds, with the smallest and the largest. Prints one JSON object.
 """
 
 import argparse
-import asyncio
 import itertools
 import json
 import os
 import re
+import selectors
+import socket
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
+import torch
 from PIL import Image
 
 from strongreplay.data.datasets import load
@@ -28,20 +31,24 @@ from strongreplay.learner import Learner
 
 SER = [sys.executable, "-m", "strongreplay"]
 CLASSES, EACH, SIDE = 10, 60, 224
-LEARN = ("--net", "cnn", "--side", "32", "--memory", "300", "--epochs", "5")
+LEARN = ("--net", "cnn", "--memory", "300", "--epochs", "5")
 BOUNDARY = "photos-of-a-request"
+CLIENTS = (1, 4, 16)
+SOAK_STEP = 10_000  # requests between two readings of the memory
+Figures = dict[str, float]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--data", type=Path, required=True, help="folder with CIFAR-100")
-    parser.add_argument("--requests", type=int, default=2000)
-    parser.add_argument("--clients", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--requests", type=int, default=2000, help="of a round, for each number of clients")
     parser.add_argument("--photos", type=int, default=32, help="photos of a request with several")
-    parser.add_argument("--soak", type=int, default=0, help="further requests; memory is read ten times")
-    parser.add_argument("--serve", default="", help="further options of ser serve, such as '--threads 1'")
+    parser.add_argument("--soak", type=int, default=0, help="further requests; memory is read every 10,000")
+    parser.add_argument("--serve", default="--threads 1", help="further options of ser serve")
     given = parser.parse_args()
+    torch.set_num_threads(1)
     model = prepare(given.folder, given.data)
     paths = sorted((given.folder / "photos").rglob("*.jpg"))
     photos = [path.read_bytes() for path in paths]
@@ -50,33 +57,46 @@ def main() -> None:
         request_of(f"multipart/form-data; boundary={BOUNDARY}", form_of(photos[start : start + given.photos]))
         for start in range(0, len(photos) - given.photos + 1, given.photos)
     ]
-    result: dict[str, Any] = {
-        "cores": len(os.sched_getaffinity(0)),
-        "photo_bytes": round(statistics.mean(map(len, photos))),
-    }
-    with Service(model, given.serve.split()) as service:
-        ask_all(service.port, one, 100, 1)  # warm-up
-        result["resident_mib"] = [service.resident_mib()]
-        result["one_client"] = ask_all(service.port, one, min(given.requests, 1000), 1)
-        result["many_clients"] = ask_all(service.port, one, given.requests, given.clients)
-        count = max(4, given.requests // given.photos)
-        result["several_photos"] = ask_all(service.port, several, count, 4, given.photos)
-        result["resident_mib"].append(service.resident_mib())
-        for _ in range(10 if given.soak else 0):
-            ask_all(service.port, one, given.soak // 10, given.clients)
-            result["resident_mib"].append(service.resident_mib())
-            print(f"memory: {result['resident_mib'][-1]} MiB", file=sys.stderr)
     learner = Learner.load(model)
-    calls = {
-        "python_loop": (lambda path: learner.predict([path]), min(given.requests, 500)),
-        "command_loop": (lambda path: subprocess.check_output([*SER, "predict", model, path]), 5),
+    found: dict[str, list[Figures]] = {}
+    resident: list[float] = []
+    with Service(model, given.serve.split()) as service:
+        service.ask(one, 200, 4)  # warm-up
+        resident.append(service.resident_mib())
+        for _ in range(given.rounds):
+            row = time_loop(lambda path: learner.predict([path]), paths, min(given.requests, 1000))
+            found.setdefault("a loop of Learner.predict", []).append(row)
+            for clients in CLIENTS:
+                row = service.ask(one, given.requests, clients)
+                found.setdefault(f"1 photo a request, {clients} clients", []).append(row)
+            row = service.ask(several, max(8, given.requests // given.photos), 4, given.photos)
+            found.setdefault(f"{given.photos} photos a request, 4 clients", []).append(row)
+        resident.append(service.resident_mib())
+        for done in range(0, given.soak, SOAK_STEP):
+            service.ask(one, min(SOAK_STEP, given.soak - done), max(CLIENTS))
+            resident.append(service.resident_mib())
+            print(f"{done + SOAK_STEP:,} requests: {resident[-1]} MiB", file=sys.stderr)
+    if given.rounds:
+        command = time_loop(lambda path: subprocess.check_output([*SER, "predict", model, path]), paths, 3)
+        found["a loop of ser predict"] = [command]
+    about = {"cores": len(os.sched_getaffinity(0)), "photo_bytes": round(statistics.mean(map(len, photos)))}
+    print(json.dumps(about | {"resident_mib": resident} | summaries(found), indent=1))
+
+
+def summaries(found: dict[str, list[Figures]]) -> dict[str, dict[str, str]]:
+    """The median of each figure with its range, and how many times the loop's throughput each kind has."""
+    loop = found.get("a loop of Learner.predict", [])
+    for rows in found.values():
+        for row, first in zip(rows, loop, strict=False):
+            row["times_the_loop"] = row["photos_a_second"] / first["photos_a_second"]
+    return {
+        name: {
+            key: f"{statistics.median(values):.4g} ({min(values):.4g} to {max(values):.4g})"
+            for key in rows[0]
+            if (values := [row[key] for row in rows])
+        }
+        for name, rows in found.items()
     }
-    for name, (call, count) in calls.items():
-        result[name] = time_loop(call, paths, count)
-        for kind in ("many_clients", "several_photos"):
-            ratio = result[kind]["photos_a_second"] / result[name]["photos_a_second"]
-            result[name][f"{kind}_is_times"] = round(ratio, 2)
-    print(json.dumps(result, indent=1))
 
 
 def prepare(folder: Path, data: Path) -> Path:
@@ -114,80 +134,94 @@ class Service:
         found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{self.process.pid}/status").read_text())
         return round(int(found[1]) / 1024, 1) if found else 0.0
 
+    def processor_seconds(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def ask(self, requests: Sequence[bytes], count: int, clients: int, photos: int = 1) -> Figures:
+        """Latency, throughput and processor time of `count` requests by so many clients at once."""
+        before, own = self.processor_seconds(), time.process_time()
+        began = time.perf_counter()
+        seconds = ask_all(self.port, itertools.islice(itertools.cycle(requests), count), clients)
+        total = time.perf_counter() - began
+        cuts = statistics.quantiles(seconds, n=100)
+        return {
+            "p50_ms": 1000 * cuts[49],
+            "p95_ms": 1000 * cuts[94],
+            "p99_ms": 1000 * cuts[98],
+            "photos_a_second": photos * count / total,
+            "service_cpu_ms_a_photo": 1000 * (self.processor_seconds() - before) / (photos * count),
+            "client_cpu_ms_a_photo": 1000 * (time.process_time() - own) / (photos * count),
+        }
+
 
 def request_of(kind: str, body: bytes) -> bytes:
-    lines = [
-        "POST /predict HTTP/1.1",
-        "Host: 127.0.0.1",
-        f"Content-Type: {kind}",
-        f"Content-Length: {len(body)}",
-    ]
-    return "\r\n".join([*lines, "", ""]).encode() + body
+    lines = ["POST /predict HTTP/1.1", "Host: 127.0.0.1", f"Content-Type: {kind}"]
+    return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body
 
 
 def form_of(photos: Sequence[bytes]) -> bytes:
     parts = []
     for number, photo in enumerate(photos):
-        head = (
-            f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="images"; filename="{number}.jpg"\r\n\r\n'
-        )
-        parts.append(head.encode() + photo + b"\r\n")
+        head = f'Content-Disposition: form-data; name="images"; filename="{number}.jpg"'
+        parts.append(f"--{BOUNDARY}\r\n{head}\r\n\r\n".encode() + photo + b"\r\n")
     return b"".join(parts) + f"--{BOUNDARY}--\r\n".encode()
 
 
-async def ask(port: int, requests: Iterator[bytes], seconds: list[float]) -> None:
-    """Send requests over one connection, each after the answer to the one before."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    for request in requests:
-        began = time.perf_counter()
-        writer.write(request)
-        answer = await reader.readuntil(b"\r\n\r\n")
-        length = re.search(rb"content-length: (\d+)", answer, re.IGNORECASE)
-        assert length is not None
-        await reader.readexactly(int(length[1]))
-        assert answer.startswith(b"HTTP/1.1 200"), answer
-        seconds.append(time.perf_counter() - began)
-    writer.close()
-    await writer.wait_closed()
-
-
-def ask_all(
-    port: int, requests: Sequence[bytes], count: int, clients: int, photos: int = 1
-) -> dict[str, float]:
-    """Latency in milliseconds and photos a second of `count` requests by so many clients at once."""
+def ask_all(port: int, requests: Iterator[bytes], clients: int) -> list[float]:
+    """Seconds of each request; a client sends its next one when it has the answer. One thread, no library."""
     seconds: list[float] = []
-    waiting = itertools.islice(itertools.cycle(requests), count)  # shared: a quick client sends more
+    with selectors.DefaultSelector() as waiting:
+        for _ in range(clients):
+            connection = socket.create_connection(("127.0.0.1", port))
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if (began := send_next(connection, requests)) is not None:
+                waiting.register(connection, selectors.EVENT_READ, began)
+        while waiting.get_map():
+            for key, _ in waiting.select():
+                assert isinstance(key.fileobj, socket.socket)
+                read_answer(key.fileobj)
+                seconds.append(time.perf_counter() - key.data)
+                if (began := send_next(key.fileobj, requests)) is None:
+                    waiting.unregister(key.fileobj)
+                    key.fileobj.close()
+                else:
+                    waiting.modify(key.fileobj, selectors.EVENT_READ, began)
+    return seconds
 
-    async def all_clients() -> None:
-        await asyncio.gather(*(ask(port, waiting, seconds) for _ in range(clients)))
 
+def send_next(connection: socket.socket, requests: Iterator[bytes]) -> float | None:
+    """Send the next request, if there is one; returns when that began."""
+    request = next(requests, None)
+    if request is None:
+        return None
     began = time.perf_counter()
-    asyncio.run(all_clients())
-    total = time.perf_counter() - began
-    cuts = statistics.quantiles(seconds, n=100)
-    return {
-        "clients": clients,
-        "requests": len(seconds),
-        "photos_of_a_request": photos,
-        "p50_ms": round(1000 * cuts[49], 2),
-        "p99_ms": round(1000 * cuts[98], 2),
-        "photos_a_second": round(photos * len(seconds) / total, 1),
-    }
+    connection.sendall(request)
+    return began
 
 
-def time_loop(call: Callable[[Path], object], paths: Sequence[Path], count: int) -> dict[str, float]:
+def read_answer(connection: socket.socket) -> None:
+    """Read one whole answer; fails unless it is a 200."""
+    answer = b""
+    while not (length := re.search(rb"content-length: (\d+)[\s\S]*?\r\n\r\n", answer, re.IGNORECASE)):
+        answer += (piece := connection.recv(65536))
+        assert piece, answer
+    assert answer.startswith(b"HTTP/1.1 200"), answer
+    rest = length.end() + int(length[1]) - len(answer)
+    while rest:
+        rest -= len(piece := connection.recv(rest))
+        assert piece
+
+
+def time_loop(call: Callable[[Path], object], paths: Sequence[Path], count: int) -> Figures:
     """One photo after another, as a simple script would."""
     call(paths[0])
-    seconds = []
+    seconds = list[float]()
     for path in itertools.islice(itertools.cycle(paths), count):
         began = time.perf_counter()
         call(path)
         seconds.append(time.perf_counter() - began)
-    return {
-        "calls": count,
-        "p50_ms": round(1000 * statistics.median(seconds), 2),
-        "photos_a_second": round(count / sum(seconds), 1),
-    }
+    return {"p50_ms": 1000 * statistics.median(seconds), "photos_a_second": count / sum(seconds)}
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ from PIL import Image
 from support.kept_models import make_model, ser
 from support.services import RunningService, running_service
 
+from strongreplay.serve.app import Predictions
+
 pytestmark = pytest.mark.slow
 TOKEN = "correct-horse-battery-staple"
 
@@ -66,7 +68,8 @@ def test_answers_equal_those_of_predict_in_every_form(kept: Path, service: Runni
             assert answer["label"] == expected["label"]
             assert answer["probability"] == pytest.approx(expected["probability"], abs=1e-6)
             assert [one["label"] for one in answer["top"]] == [label for label, _ in expected["top"]]
-    assert as_form.json()["version"] == as_bytes[0]["version"] == "v2"
+    for form in (as_form, as_json):
+        assert Predictions.model_validate(form.json(), strict=True).version == as_bytes[0]["version"] == "v2"
     assert [one["name"] for one in as_form.json()["answers"]] == [path.name for path in paths]
 
 
@@ -113,6 +116,7 @@ BAD: list[tuple[str, dict[str, Any], int, str]] = [
     ("other JSON", {"json": {"image": "x"}}, 400, "'images'"),
     ("no base64", {"json": {"images": ["é"]}}, 400, "no base64"),
     ("wrong top", {"json": {"images": ["aGk="], "top": -1}}, 400, "top must be"),
+    ("top in the address", {"content": png(8, 8), "params": {"top": "0"}}, 400, "top must be"),
     ("a text", {"content": b"x", "headers": {"Content-Type": "text/plain"}}, 415, "Content-Type"),
     ("an empty form", {"files": {"images": b""}}, 400, "no image"),
     ("a broken form", {"content": b"x", "headers": {"Content-Type": "multipart/form-data"}}, 400, "form"),
@@ -246,9 +250,9 @@ def test_a_new_version_is_served_within_two_seconds_and_no_request_fails(tmp_pat
         assert service.client.post("/predict", content=content).json()["version"] == "v1"
 
 
-def test_a_token_is_needed_and_sigterm_answers_what_is_under_way(kept: Path) -> None:
-    content, found = photo(kept).read_bytes(), list[httpx.Response]()
-    with running_service(kept, "--wait-ms", "1500", token=TOKEN) as service:
+def test_a_token_is_needed_and_sigterm_answers_what_is_under_way(kept: Path, tmp_path: Path) -> None:
+    content, found, images = photo(kept).read_bytes(), list[httpx.Response](), tmp_path / "images"
+    with running_service(kept, "--wait-ms", "1500", "--keep-images", str(images), token=TOKEN) as service:
         assert service.client.get("/health").status_code == 200
         for header in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}):
             answer = service.client.post("/predict", content=content, headers=header)
@@ -264,11 +268,15 @@ def test_a_token_is_needed_and_sigterm_answers_what_is_under_way(kept: Path) -> 
         assert found[0].status_code == 200
         assert "every request under way was answered" in said
         assert service.process.returncode == 0
+    assert [path.read_bytes() for path in images.iterdir()] == [content]  # not those of a 401
+    assert ser("review", kept, "--data", images, "--out", tmp_path / "review").code == 0
+    assert [path.read_bytes() for path in (tmp_path / "review" / "photos").iterdir()] == [content]
 
 
 WRONG = [
     (("--host", "0.0.0.0"), "needs a token"),
     (("--token", "nowhere"), "not readable"),
+    (("--keep-images", "MODEL"), "lies in the model's folder"),
     (("--host", "203.0.113.9", "--token", "TOKEN"), "cannot listen there"),
 ]
 
@@ -276,6 +284,7 @@ WRONG = [
 @pytest.mark.parametrize(("words", "text"), WRONG)
 def test_wrong_commands(kept: Path, tmp_path: Path, words: tuple[str, ...], text: str) -> None:
     (tmp_path / "TOKEN").write_text(TOKEN)
-    given = [str(tmp_path / word) if word in ("TOKEN", "nowhere") else word for word in words]
+    places = {"TOKEN": tmp_path / "TOKEN", "nowhere": tmp_path / "nowhere", "MODEL": kept / "images"}
+    given = [str(places.get(word, word)) for word in words]
     said = ser("serve", kept, *given)
     assert (said.code != 0, text in said.err) == (True, True), said.err

@@ -3,7 +3,7 @@
 import os
 import socket
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,9 @@ from strongreplay.cli.options import Device, StateFolder, Threads, choose_device
 from strongreplay.cli.text import print_line, print_note
 from strongreplay.errors import ConfigError, RunError
 from strongreplay.progress import StopRequest
+
+if TYPE_CHECKING:
+    from strongreplay.serve.keep import ImageKeeper
 
 DRAIN_SECONDS = 30  # a stop waits this long for requests under way
 
@@ -36,6 +39,16 @@ def serve_command(
     body_limit: Annotated[int, typer.Option(min=1, help="Bytes of a request.")] = 32_000_000,
     pixel_limit: Annotated[int, typer.Option(min=1, help="Pixels of an image.")] = 50_000_000,
     timeout: Annotated[float, typer.Option(min=0.1, help="Seconds a request may take.")] = 30.0,
+    keep_images: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Keep the newest images of requests there, for ser review and ser drift.",
+            show_default="none is kept",
+        ),
+    ] = None,
+    keep_count: Annotated[int, typer.Option(min=1, help="Images to keep.")] = 500,
+    keep_bytes: Annotated[int, typer.Option(min=1, help="Bytes of kept images.")] = 100_000_000,
     device: Device = "auto",
     threads: Threads = None,
 ) -> None:
@@ -61,12 +74,15 @@ def serve_command(
         timeout_seconds=timeout,
     )  # fmt: skip
     live = LiveModel(Store(state), choose_device(device, threads), print_note)
+    keeper = open_keeper(keep_images, keep_count, keep_bytes, state) if keep_images else None
     listening = listen(host, port)
     name, found_port = listening.getsockname()[:2]
     address = f"http://{f'[{name}]' if ':' in name else name}:{found_port}"
     print_line(f"serving {live.loaded.version.name} of {state} at {address} (routes: {address}/docs)")
+    if keeper:
+        print_line(f"images of requests are kept in {keep_images}, at most {keep_count:,}")
     config = uvicorn.Config(
-        make_app(live, settings),
+        make_app(live, settings, keeper),
         log_level="warning",
         timeout_graceful_shutdown=DRAIN_SECONDS,
         server_header=False,
@@ -75,6 +91,18 @@ def serve_command(
     with StopRequest():  # uvicorn raises the signal again when it is done; here that only ends the block
         uvicorn.Server(config).run(sockets=[listening])
     print_line("stopped; every request under way was answered")
+
+
+def open_keeper(folder: Path, count: int, num_bytes: int, state: Path) -> "ImageKeeper":
+    from strongreplay.serve.keep import ImageKeeper
+
+    if folder.resolve().is_relative_to(state.resolve()):
+        raise ConfigError(f"--keep-images {folder}: lies in the model's folder; give another one")
+    try:
+        return ImageKeeper(folder, count, num_bytes, print_note)
+    except OSError as error:
+        reason = error.strerror or error
+        raise RunError(f"--keep-images {folder}: not usable ({reason}); give another folder") from None
 
 
 def read_token(path: Path | None) -> str | None:

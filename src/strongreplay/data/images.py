@@ -138,7 +138,8 @@ def decode(image: "Image.Image", side: int | None, channels: int) -> Bytes:
         shown = image.convert("RGBA")
         image = Image.new("RGB", shown.size)
         image.paste(shown, mask=shown)
-    image = image.convert("L" if channels == 1 else "RGB")
+    if image.mode != (mode := "L" if channels == 1 else "RGB"):
+        image = image.convert(mode)
     if turn:
         image = image.transpose(Image.Transpose[turn])
     if side:

@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from functools import partial
+from typing import Any
 
-from fastapi import FastAPI, Query, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import BaseModel
@@ -15,9 +16,10 @@ from strongreplay import __version__
 from strongreplay.data.user_data import Label
 from strongreplay.errors import printable
 from strongreplay.serve.batching import Answer, Batcher, Full
-from strongreplay.serve.bodies import REQUEST_BODY, BadRequest, decode_images, read_body
+from strongreplay.serve.bodies import FORMS, BadRequest, decode_images, read_body, read_top
 from strongreplay.serve.docs_page import render_docs
 from strongreplay.serve.guards import Guards, refusal
+from strongreplay.serve.keep import ImageKeeper
 from strongreplay.serve.live import LiveModel
 from strongreplay.serve.metrics import ServiceMetrics
 from strongreplay.serve.people import People, add_people
@@ -70,8 +72,8 @@ class Readiness(BaseModel):
 class Service:
     """What the routes answer from: the live model, the batcher and the metrics."""
 
-    def __init__(self, live: LiveModel, settings: ServiceSettings) -> None:
-        self.live, self.settings, self.metrics = live, settings, ServiceMetrics()
+    def __init__(self, live: LiveModel, settings: ServiceSettings, keeper: ImageKeeper | None) -> None:
+        self.live, self.settings, self.metrics, self.keeper = live, settings, ServiceMetrics(), keeper
         self.cache = SampleCache(live)
         self.traffic = Traffic(self.cache)
         self.batcher = Batcher(
@@ -87,27 +89,28 @@ class Service:
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
         self.live.start()
         self.batcher.start()
+        if self.keeper:
+            self.keeper.start()
         yield
         await run_in_threadpool(self.batcher.stop)  # what is waiting is answered first
         await run_in_threadpool(self.live.stop)
+        if self.keeper:
+            await run_in_threadpool(self.keeper.stop)
 
-    async def predict(
-        self,
-        request: Request,
-        top: Annotated[
-            int | None, Query(ge=1, description="How many classes to list for each image.")
-        ] = None,
-    ) -> Predictions:
+    async def predict(self, request: Request) -> JSONResponse:
         """Classify one or several images."""
         self.batcher.check_room(1)
+        asked = read_top(given) if (given := request.query_params.get("top")) is not None else None
         body = await read_body(request, self.settings)
         shape, pixel_limit = self.live.loaded.model.shape, self.settings.pixel_limit
-        images = await run_in_threadpool(decode_images, body.uploads, shape, pixel_limit)
-        answer = await asyncio.wrap_future(self.batcher.submit(images))
-        found = describe(answer, [upload.name for upload in body.uploads], top or body.top or 1)
-        for one in found.answers:
-            self.metrics.answers.labels(answer.version, str(one.label)).inc()
-        return found
+        decode = partial(decode_images, body.uploads, shape, pixel_limit)
+        answer = await asyncio.wrap_future(self.batcher.submit(len(body.uploads), decode))
+        if self.keeper:
+            self.keeper.offer(upload.content for upload in body.uploads)
+        found = describe(answer, [upload.name for upload in body.uploads], asked or body.top or 1)
+        for one in found["answers"]:
+            self.metrics.answers.labels(answer.version, str(one["label"])).inc()
+        return JSONResponse(found)
 
     async def health(self) -> dict[str, bool]:
         """The process is alive."""
@@ -149,9 +152,9 @@ class Service:
         return Response(self.metrics.text(version, waiting, self.live.num_reloads), media_type=TEXT)
 
 
-def make_app(live: LiveModel, settings: ServiceSettings) -> FastAPI:
-    """The routes over a model; the application starts and stops the watcher and the batcher."""
-    service = Service(live, settings)
+def make_app(live: LiveModel, settings: ServiceSettings, keeper: ImageKeeper | None = None) -> FastAPI:
+    """The routes over a model; the application starts and stops the watcher, the batcher and the keeper."""
+    service = Service(live, settings, keeper)
     app = FastAPI(
         title="strongreplay", version=__version__, lifespan=service.lifespan, docs_url=None, redoc_url=None
     )
@@ -159,8 +162,8 @@ def make_app(live: LiveModel, settings: ServiceSettings) -> FastAPI:
     app.add_exception_handler(BadRequest, refuse)
     app.add_exception_handler(Full, refuse_full)
     app.add_exception_handler(RequestValidationError, refuse_values)
-    body = {"requestBody": REQUEST_BODY}
-    app.post("/predict", responses=ERRORS, openapi_extra=body)(service.predict)
+    answers: dict[int | str, dict[str, Any]] = {200: {"model": Predictions}}
+    app.post("/predict", responses=ERRORS | answers, openapi_extra=FORMS)(service.predict)
     app.get("/health")(service.health)
     app.get("/ready", responses={503: {"description": "The queue is full."}})(service.ready)
     app.get("/version")(service.version)
@@ -193,14 +196,14 @@ async def refuse_values(request: Request, error: Exception) -> JSONResponse:
     return refusal(BadRequest(printable("; ".join(faults))[:1000], 422))
 
 
-def describe(answer: Answer, names: list[str], top: int) -> Predictions:
+def describe(answer: Answer, names: list[str], top: int) -> dict[str, Any]:
+    """What `Predictions` describes, as plain values: nothing is gained by checking our own answer."""
     values, columns = answer.probabilities.topk(min(top, len(answer.labels)), dim=1)
     answers = []
     for name, row_values, row_columns in zip(names, values.tolist(), columns.tolist(), strict=True):
         guesses = [
-            Guess(label=answer.labels[column], probability=value)
+            {"label": answer.labels[column], "probability": value}
             for column, value in zip(row_columns, row_values, strict=True)
         ]
-        first = guesses[0]
-        answers.append(ImageAnswer(name=name, label=first.label, probability=first.probability, top=guesses))
-    return Predictions(version=answer.version, answers=answers)
+        answers.append(guesses[0] | {"name": name, "top": guesses})
+    return {"version": answer.version, "answers": answers}

@@ -1,13 +1,15 @@
 """Batcher: requests that arrive together share a forward pass.
 
-One thread computes. It takes the first waiting request, waits a little for others, and answers them together.
+A few threads decode images. One thread computes: it takes the first waiting request, waits a little for
+others, and answers them together.
 """
 
+import os
 import queue
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
@@ -31,10 +33,11 @@ class Answer:
     probabilities: Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Request:
-    images: Tensor
+    count: int  # images
     future: "Future[Answer]"
+    images: Tensor | None = None  # when they are decoded
 
 
 class Batcher:
@@ -50,15 +53,17 @@ class Batcher:
         self.live, self.wait_seconds = live, wait_seconds
         self.batch_size, self.queue_size = batch_size, queue_size
         self.on_batch, self.on_logits = on_batch, on_logits
-        self.requests: queue.Queue[Request | None] = queue.Queue()
+        self.requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self.num_waiting, self.lock = 0, threading.Lock()
+        self.readers = ThreadPoolExecutor(os.cpu_count(), "reader")
         self.thread = threading.Thread(target=self.work, name="batcher", daemon=True)
 
     def start(self) -> None:
         self.thread.start()
 
     def stop(self) -> None:
-        """Answer what is waiting, then end the thread."""
+        """Answer what is waiting, then end the threads."""
+        self.readers.shutdown()
         self.requests.put(None)
         if self.thread.is_alive():
             self.thread.join()
@@ -67,27 +72,40 @@ class Batcher:
         if self.num_waiting + count > self.queue_size:
             raise Full(f"{self.num_waiting} images are waiting, at most {self.queue_size} may")
 
-    def submit(self, images: Tensor) -> "Future[Answer]":
-        """Queue (N, C, H, W) images of one request."""
+    def submit(self, count: int, decode: Callable[[], Tensor]) -> "Future[Answer]":
+        """Queue a request of so many images; `decode` makes them (N, C, H, W) pixels in another thread."""
         with self.lock:
-            self.check_room(len(images))
-            self.num_waiting += len(images)
-        request = Request(images, Future())
-        self.requests.put(request)
+            self.check_room(count)
+            self.num_waiting += count
+        request = Request(count, Future())
+        self.readers.submit(self.read, request, decode)
         return request.future
+
+    def read(self, request: Request, decode: Callable[[], Tensor]) -> None:
+        try:
+            request.images = decode()
+        except Exception as error:
+            self.leave([request])
+            if request.future.set_running_or_notify_cancel():
+                request.future.set_exception(error)
+        else:
+            self.requests.put(request)
+
+    def leave(self, requests: list[Request]) -> None:
+        with self.lock:
+            self.num_waiting -= sum(request.count for request in requests)
 
     def work(self) -> None:
         while (first := self.requests.get()) is not None:
             batch, is_last = self.gather(first)
             self.answer([request for request in batch if request.future.set_running_or_notify_cancel()])
-            with self.lock:
-                self.num_waiting -= sum(len(request.images) for request in batch)
+            self.leave(batch)
             if is_last:
                 return
 
     def gather(self, first: Request) -> tuple[list[Request], bool]:
         """Requests for one forward pass; True if the batcher was asked to stop."""
-        batch, count, end = [first], len(first.images), time.monotonic() + self.wait_seconds
+        batch, count, end = [first], first.count, time.monotonic() + self.wait_seconds
         while count < self.batch_size:
             try:
                 request = self.requests.get(timeout=max(0.0, end - time.monotonic()))
@@ -96,7 +114,7 @@ class Batcher:
             if request is None:
                 return batch, True
             batch.append(request)
-            count += len(request.images)
+            count += request.count
         return batch, False
 
     def answer(self, batch: list[Request]) -> None:
@@ -104,7 +122,7 @@ class Batcher:
             return
         loaded, began = self.live.loaded, time.perf_counter()
         try:
-            images = torch.cat([request.images for request in batch])
+            images = torch.cat([request.images for request in batch if request.images is not None])
             logits = score(loaded.model, images)
             probabilities = logits.double().softmax(1)
             self.on_logits(loaded.version.name, logits)
@@ -113,7 +131,7 @@ class Batcher:
                 request.future.set_exception(error)
             return
         self.on_batch(len(images), time.perf_counter() - began)
-        sizes = [len(request.images) for request in batch]
+        sizes = [request.count for request in batch]
         for request, part in zip(batch, probabilities.split(sizes), strict=True):
             request.future.set_result(Answer(loaded.version.name, loaded.model.labels, part))
 

@@ -17,6 +17,12 @@ from strongreplay.serve.settings import ServiceSettings
 PLAIN = ("", "application/octet-stream", "application/x-www-form-urlencoded")  # the last: curl --data-binary
 EXAMPLE = {"images": ["iVBORw0KGgo..."], "top": 3}
 BINARY = {"schema": {"type": "string", "format": "binary"}}
+TOP = {
+    "name": "top",
+    "in": "query",
+    "schema": {"type": "integer", "minimum": 1},
+    "description": "How many classes to list for each image.",
+}
 REQUEST_BODY = {  # for the OpenAPI page
     "required": True,
     "content": {
@@ -42,6 +48,7 @@ REQUEST_BODY = {  # for the OpenAPI page
         },
     },
 }
+FORMS = {"requestBody": REQUEST_BODY, "parameters": [TOP]}  # of a request for answers
 
 
 class BadRequest(Exception):

@@ -2,6 +2,7 @@
 
 import hmac
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import ip_address
 
 from strongreplay.errors import ConfigError
@@ -38,6 +39,7 @@ class ServiceSettings:
         return same and kind.lower() == "bearer"
 
 
+@lru_cache(maxsize=64)  # asked for every request
 def is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
