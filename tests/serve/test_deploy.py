@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,28 @@ def test_unit_and_dockerfile_name_options_that_exist() -> None:
         assert line is not None
         for option in re.findall(r"--[a-z-]+", line.group()):
             assert option in text, option
+
+
+def test_the_image_installs_tested_versions_as_a_user_without_rights(tmp_path: Path) -> None:
+    """The image is not built here: its lines are read, and the one that picks the versions is run."""
+    text = (DEPLOY / "Dockerfile").read_text().replace("\\\n", "")
+    lines = [line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#")]
+    known = {"FROM", "ARG", "WORKDIR", "COPY", "RUN", "USER", "EXPOSE", "HEALTHCHECK", "ENTRYPOINT"}
+    assert {word for word, _ in lines} <= known
+    for word, rest in lines:
+        sources = rest.split()[:-1] if word == "COPY" and "--from" not in rest else []
+        assert all(in_repository(name).exists() for name in sources), rest
+        assert word != "FROM" or re.fullmatch(r"python:3\.11-slim-bookworm( AS build)?", rest)
+    order = [word for word, _ in lines]
+    assert order.index("USER") > max(place for place, word in enumerate(order) if word in ("RUN", "COPY"))
+    assert dict(lines[-7:])["USER"] == "ser"
+    pick = next(rest for word, rest in lines if word == "RUN" and rest.startswith("sed")).split(" > ")[0]
+    shutil.copy(in_repository("requirements-dev.lock"), tmp_path)
+    said = subprocess.run(["sh", "-c", pick], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    pinned = {line.partition("==")[0].lower().replace("_", "-") for line in said.splitlines()}
+    project = tomllib.loads(in_repository("pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["serve"], *extras["photos"]]
+    names = {re.split(r"[<>=\[]", one)[0].lower().replace("_", "-") for one in wanted}
+    assert names <= pinned, names - pinned
+    assert "+" not in said  # a local version, such as torch for the CPU, is in few indexes
