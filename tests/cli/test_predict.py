@@ -123,11 +123,18 @@ def test_paths_come_from_stdin_too(
     text = "\n".join(map(str, some)) + "\n\n"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
     assert [row[0] for row in rows_of(ser("predict", state, "-", *CPU))] == [str(path) for path in some]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"missing.png\n")))
+    said = ser("predict", state, "-", "--json", *CPU)
+    assert (said.code, json.loads(said.out).keys()) == (1, {"path", "error"})
 
 
 @pytest.mark.slow
-def test_each_line_of_stdin_is_answered_at_once(photos: Path, state: Path) -> None:
-    some = [str(path) for path in sorted((photos / "test" / "zwei 二").iterdir())[:3]]
+def test_each_line_of_stdin_is_answered_at_once(photos: Path, state: Path, tmp_path: Path) -> None:
+    """Also a line that names no image: who waits for its answer would wait forever."""
+    first, second = (str(path) for path in sorted((photos / "test" / "zwei 二").iterdir())[:2])
+    (tmp_path / "cut.png").write_bytes(Path(first).read_bytes()[:60])
+    bad = [str(tmp_path / "missing.png"), str(tmp_path / "cut.png")]
+    some = [first, *bad, second]
     command = [sys.executable, "-m", "strongreplay", "predict", str(state), "-", *CPU]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as coprocess:
         assert coprocess.stdin is not None
@@ -135,9 +142,10 @@ def test_each_line_of_stdin_is_answered_at_once(photos: Path, state: Path) -> No
         for path in some:
             coprocess.stdin.write(f"{path}\n")
             coprocess.stdin.flush()
-            assert coprocess.stdout.readline().split("\t")[0] == path  # waits forever if it is not flushed
+            name, label, _ = coprocess.stdout.readline().split("\t")  # waits forever if it is not flushed
+            assert (name, label == "") == (path, path in bad)
         coprocess.stdin.close()
-        assert coprocess.wait(60) == 0
+        assert coprocess.wait(60) == 1
 
 
 def test_a_line_stays_a_line_whatever_a_file_is_called(

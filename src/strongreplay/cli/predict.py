@@ -3,12 +3,13 @@
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from io import BufferedReader
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 
 import typer
 
@@ -49,7 +50,8 @@ def predict_command(
 
     Backslashes and characters that cannot be printed are escaped. If some files
     cannot be read, they are reported on stderr, the others are classified, and
-    the exit code is 1.
+    the exit code is 1. Of those named on stdin, stdout gets the path with an empty
+    label too (with --json: error), so that a program that asks always gets an answer.
 
     Example: ser predict kept photo.jpg, or: find photos -name '*.jpg' | ser predict kept -
     """
@@ -62,15 +64,14 @@ def predict_command(
     write = json_line if as_json else text_line
     num_faults = 0
     try:
-        for group in path_groups(paths):
+        for group, is_asked in path_groups(paths):
             files, faults = find_files(group)
-            num_faults += len(faults)
-            print_faults(faults)
+            report = partial(report_faults, write if is_asked else None)
+            num_faults += report(faults)
             done = 0.0
             with Bar(beside_output=True) as bar:
                 for batch in read_batches(files, model.shape, batch_size):
-                    print_faults(batch.faults)
-                    num_faults += len(batch.faults)
+                    num_faults += report(batch.faults)
                     if batch.names:
                         answers = predict(model, batch.inputs, top)
                         typer.echo("\n".join(map(write, batch.names, answers)))
@@ -82,29 +83,38 @@ def predict_command(
         raise typer.Exit(1)
 
 
+class Fault(NamedTuple):
+    path: str
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedBatch:
-    """Samples that were read, and messages about those that could not be."""
+    """Samples that were read, and those that could not be."""
 
     names: list[str]
     inputs: "Tensor"
-    faults: list[str]
+    faults: list[Fault]
     files: float  # number of files; a part of an array counts as a fraction
 
 
-def path_groups(paths: Sequence[str]) -> Iterator[list[str]]:
-    """The given paths as one group; for -, a group for each piece of stdin, so that answers come at once."""
+def path_groups(paths: Sequence[str]) -> Iterator[tuple[list[str], bool]]:
+    """The given paths as one group; for -, a group for each piece of stdin, so that answers come at once.
+
+    With each group, whether it came from stdin.
+    """
     given: list[str] = []
     for path in paths:
         if path != "-":
             given.append(path)
             continue
         if given:
-            yield given
+            yield given, False
             given = []
-        yield from stdin_groups()
+        for group in stdin_groups():
+            yield group, True
     if given:
-        yield given
+        yield given, False
 
 
 def stdin_groups() -> Iterator[list[str]]:
@@ -122,17 +132,17 @@ def file_names(lines: Sequence[bytes]) -> list[str]:
     return [os.fsdecode(line.removesuffix(b"\r")) for line in lines if line.strip()]
 
 
-def find_files(paths: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """Every file in order, and a message for each path without a file."""
+def find_files(paths: Sequence[str]) -> tuple[list[Path], list[Fault]]:
+    """Every file in order, and a fault for each path without a file."""
     from strongreplay.data.user_data import find_images
 
     found: list[Path] = []
-    faults: list[str] = []
+    faults: list[Fault] = []
     for path in paths:
         try:
             found += find_images([Path(path)])
         except DataError as error:
-            faults.append(str(error))
+            faults.append(Fault(path, str(error)))
     return found, faults
 
 
@@ -147,8 +157,8 @@ def read_batches(files: Sequence[Path], shape: tuple[int, ...], batch_size: int)
                 yield from read_array(path, shape, batch_size)
             continue
         for read, images, faults in stream_images(some, shape, batch_size):
-            reasons = [reason for _, reason in faults]
-            yield LoadedBatch([str(path) for path in read], images, reasons, len(read) + len(faults))
+            found = [Fault(str(path), reason) for path, reason in faults]
+            yield LoadedBatch([str(path) for path in read], images, found, len(read) + len(faults))
 
 
 def read_array(path: Path, shape: tuple[int, ...], batch_size: int) -> Iterator[LoadedBatch]:
@@ -168,7 +178,7 @@ def read_array(path: Path, shape: tuple[int, ...], batch_size: int) -> Iterator[
             )
     except DataError as error:
         where = f"{path}, rows {start} to {stop - 1}: " if stop else ""
-        yield LoadedBatch([], empty(0), [f"{where}{error}"], 0)
+        yield LoadedBatch([], empty(0), [Fault(str(path), f"{where}{error}")], 0)
 
 
 def predict(model: "Model", inputs: "Tensor", top: int) -> "list[list[tuple[Label, float]]]":
@@ -181,14 +191,16 @@ def predict(model: "Model", inputs: "Tensor", top: int) -> "list[list[tuple[Labe
     ]
 
 
-def json_line(path: str, found: "list[tuple[Label, float]]") -> str:
+def json_line(path: str, found: "list[tuple[Label, float]]", error: str = "") -> str:
+    if error:
+        return json.dumps({"path": path, "error": error})
     label, probability = found[0]
     return json.dumps({"path": path, "label": label, "probability": probability, "top": found})
 
 
-def text_line(path: str, found: "list[tuple[Label, float]]") -> str:
+def text_line(path: str, found: "list[tuple[Label, float]]", error: str = "") -> str:
     cells = [cell for label, value in found for cell in (one_line(str(label)), f"{value:.4f}")]
-    return "\t".join([one_line(path), *cells])
+    return "\t".join([one_line(path), *(["", ""] if error else cells)])
 
 
 def one_line(text: str) -> str:
@@ -196,9 +208,17 @@ def one_line(text: str) -> str:
     return printable(text.replace("\\", "\\\\"))
 
 
-def print_faults(faults: Sequence[str]) -> None:
-    for text in faults:
-        print_line(f"error: {printable(text)}", err=True, fg="red")
+def report_faults(write: Callable[..., str] | None, faults: Sequence[Fault]) -> int:
+    """Print faults, with `write` also as lines on stdout; returns how many there are."""
+    print_faults(faults)
+    if write and faults:
+        typer.echo("\n".join(write(fault.path, [], fault.reason) for fault in faults))
+    return len(faults)
+
+
+def print_faults(faults: Sequence[Fault]) -> None:
+    for fault in faults:
+        print_line(f"error: {printable(fault.reason)}", err=True, fg="red")
 
 
 COMMAND = Command("predict", predict_command, KEEP, 20)
