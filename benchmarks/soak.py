@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 import torch
 
+import strongreplay.__main__ as entry
 from strongreplay.cli import main as main_of_ser
 from strongreplay.data.datasets import load
 from strongreplay.errors import DataError
@@ -220,7 +221,7 @@ class Command:
             try:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
                 os.dup2(said, 2)
-                sys.argv = ["ser", *words]
+                sys.argv, sys.modules["__main__"] = ["ser", *words], entry  # what its own processes import
                 main_of_ser()
                 code = 0
             except SystemExit as end:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.processes import SER
+from support.processes import ForkedSer
 
 from strongreplay.runs.config import RunConfig, resolve
 from strongreplay.runs.estimate import num_steps, plain_step, seconds, trial_of
@@ -192,18 +191,32 @@ class Slow(ER):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="children are read from /proc")
+def test_processes_that_still_import_end_with_their_parent(tmp_path: Path) -> None:
+    parent = ForkedSer(tmp_path, "run", "split-digits", "-m", "sgd", "--seeds", "2", "--jobs", "2")
+    children, deadline = Path(f"/proc/{parent.pid}/task/{parent.pid}/children"), time.monotonic() + 120
+    while len(started := children.read_text().split()) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)  # two workers and multiprocessing's own tracker
+    parent.send_signal(signal.SIGKILL)
+    parent.communicate()
+    killed = time.monotonic()
+    assert len(started) == 3
+    while any(is_running(int(pid)) for pid in started):
+        assert time.monotonic() - killed < 5
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
 def test_processes_end_within_five_seconds_of_their_parent(tmp_path: Path) -> None:
     """Even in the middle of a long step, where they send nothing."""
     (tmp_path / "slow.py").write_text(SLOW)
     words = ["run", "split-digits", "-m", "slow.py:Slow", "--memory", "50", "--seeds", "2", "--jobs", "2"]
-    parent = subprocess.Popen(
-        [*SER, *words, "--device", "cpu", "--threads", "1"], cwd=tmp_path, stderr=subprocess.DEVNULL
-    )
+    parent = ForkedSer(tmp_path, *words, "--device", "cpu", "--threads", "1")
     deadline = time.monotonic() + 120
     while len(started := list(tmp_path.glob("*.pid"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
-    parent.kill()
-    parent.wait()
+    parent.send_signal(signal.SIGKILL)
+    parent.communicate()
     children, killed = [int(path.stem) for path in started], time.monotonic()
     assert len(children) == 2
     while any(map(is_running, children)):

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from glob import glob  # unlike rglob, it passes over hidden folders, where checkpoints are being written
 from pathlib import Path
 
+import strongreplay.__main__ as entry
 from strongreplay.cli import main
 
 SER = [sys.executable, "-m", "strongreplay"]
@@ -73,7 +74,7 @@ class ForkedSer:
         for file, number in zip((os.open(os.devnull, os.O_RDONLY), *self.files), range(3), strict=True):
             os.dup2(file, number)
         sys.stdin, sys.stdout, sys.stderr = os.fdopen(0), os.fdopen(1, "w"), os.fdopen(2, "w")
-        sys.argv = ["ser", *words]
+        sys.argv, sys.modules["__main__"] = ["ser", *words], entry  # what its own processes import
         code: object = 1
         try:
             if folder is not None:

@@ -8,8 +8,8 @@ more, from its last checkpoint.
 import atexit
 import multiprocessing
 import os
+import pickle
 import signal
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -33,6 +33,7 @@ from strongreplay.runs.jobs import (
     attempt,
     free_device,
 )
+from strongreplay.runs.worker_start import ParentWatch, begin
 from strongreplay.training.events import Listener, Position, RunInfo, Scores
 
 REPORT_SECONDS = 0.5  # between messages about a run's steps
@@ -95,7 +96,8 @@ class WorkerPool:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         threads = self.threads or max(1, (os.cpu_count() or 1) // self.num_jobs)
-        process = context.Process(target=work, args=(theirs, self.options, threads), daemon=True)
+        given = theirs, pickle.dumps(self.options), threads
+        process = context.Process(target=begin, args=given, daemon=True)
         process.start()
         theirs.close()  # only the child's copy stays open, so the pipe closes if the child dies
         return Worker(process, ours)
@@ -180,6 +182,10 @@ class PipeListener(SignalListener):
     def wants_stop(self) -> bool:
         return self.stopping or not self.goes_on
 
+    def stop_soon(self) -> float:
+        self.stopping = True
+        return ORPHAN_SECONDS
+
     def on_start(self, run: RunInfo) -> None:
         self.goes_on = True
         self.send("steps", run.steps_done, run.num_steps)
@@ -206,8 +212,8 @@ class PipeListener(SignalListener):
             self.stopping = True
 
 
-def work(link: Connection, options: RunOptions, threads: int) -> None:
-    """The main function of a worker: makes runs until the parent sends no more or asks for a stop."""
+def work(link: Connection, options: RunOptions, threads: int, watch: ParentWatch) -> None:
+    """Make runs in a worker until the parent sends no more or asks for a stop."""
     code = 1
 
     def leave() -> None:
@@ -217,7 +223,7 @@ def work(link: Connection, options: RunOptions, threads: int) -> None:
 
     atexit.register(leave)
     listener = PipeListener(link)
-    threading.Thread(target=end_with_parent, args=(listener,), daemon=True).start()
+    watch.on_death = listener.stop_soon
     torch.set_num_threads(threads)
     make_runs(link, options, listener)
     code = 0
@@ -240,15 +246,6 @@ def attempt_anything(
         return attempt(config_of(held, source), options, listener)
     except Exception as error:
         return "failed", f"{type(error).__name__}: {error} ({place_of(error)})"
-
-
-def end_with_parent(listener: PipeListener) -> None:
-    """Stop soon after the parent died, even in a long step; every file is whole at any moment."""
-    if parent := multiprocessing.parent_process():
-        parent.join()
-        listener.stopping = True
-        time.sleep(ORPHAN_SECONDS)
-        os._exit(1)
 
 
 def place_of(error: BaseException) -> str:
