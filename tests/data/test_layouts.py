@@ -264,7 +264,13 @@ def test_hostile_tables_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(DataError, match=r"must have a column of encoded images, got 'image, label'"):
         read_chunk(path)
     parquet.write_table(pyarrow.table({"image": [b"\0" * 1000] * 3000, "label": [1] * 3000}), path)
-    monkeypatch.setattr(tables, "COLUMN_LIMIT", 500)
+    labels_of = tables._labels
+    for count in (2999, 3001):  # as in a damaged file
+        monkeypatch.setattr(tables, "_labels", lambda *given, count=count: [*labels_of(*given), 1][:count])
+        with pytest.raises(DataError, match=f"must have as many images as labels, which are {count:,}"):
+            list(tables.list_table(TableFiles(path, (path,)), ReadOptions())[2]())
+    monkeypatch.setattr(tables, "_labels", labels_of)
+    monkeypatch.setattr(tables, "GROUP_LIMIT", 500)
     with pytest.raises(DataError, match=r"unpacks to [\d,]+ bytes a row group, expected at most 500"):
         read_chunk(path)
     save_to_disk(tmp_path / "saved", table(0, 3))

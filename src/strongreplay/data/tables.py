@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 IMAGES = ("image", "img", "picture", "photo", "jpg", "png", "bytes")  # columns of encoded images
-COLUMN_LIMIT = 1 << 31  # bytes of a column in one row group, unpacked
+GROUP_LIMIT = 1 << 31  # bytes of a row group, unpacked
 MOST_ROWS = 1 << 24
 BATCH_SIZE = 8  # rows unpacked at once: a hostile file may hold one large value many times
 ENDINGS = (".parquet", ".arrow")
@@ -64,7 +64,7 @@ def list_table(
     """Name and label of each row, and a function that opens the images in this order."""
     names: list[str] = []
     labels: list[Label] = []
-    used: list[tuple[Path, str]] = []
+    used: list[tuple[Path, str, int]] = []
     for path in table.files:
         with _reading(path):
             schema = _read_schema(path)
@@ -72,14 +72,19 @@ def list_table(
             own = [read_label(value, f"{path} #{row}") for row, value in enumerate(_labels(path, label))]
             labels += name_numbers(own, _class_names(schema, label), str(path))
             names += [f"{path.name}#{row}" for row in range(len(own))]
-            used.append((path, image))
+            used.append((path, image, len(own)))
         options = ReadOptions(options.allow_outside, options.skip_bad)  # the first file tells for all
 
     def open_all() -> Iterator[AbstractContextManager["Image.Image"]]:
-        for path, column in used:
+        for path, column, count in used:
             with _reading(path):
+                row = -1
                 for row, content in enumerate(_values(path, column)):
+                    if row == count:
+                        break
                     yield images.opened_bytes(f"{path} #{row}", content)
+                if row + 1 != count:
+                    raise Damaged(path, f"must have as many images as labels, which are {count:,}")
 
     return names, labels, open_all
 
@@ -135,15 +140,12 @@ def _open_parquet(path: Path) -> Any:
     about = file.metadata
     if about.num_rows > MOST_ROWS:
         raise Damaged(path, f"has {about.num_rows:,} rows, expected at most {MOST_ROWS:,}")
-    for group in range(about.num_row_groups):
-        part = about.row_group(group)
-        largest = max(
-            (part.column(place).total_uncompressed_size for place in range(part.num_columns)), default=0
-        )
-        if largest > COLUMN_LIMIT:
-            raise Damaged(
-                path, f"unpacks to {largest:,} bytes a row group, expected at most {COLUMN_LIMIT:,}"
-            )
+    # Not the sizes of columns: a damaged one ends the process inside of pyarrow.
+    largest = max(
+        (about.row_group(group).total_byte_size for group in range(about.num_row_groups)), default=0
+    )
+    if largest > GROUP_LIMIT:
+        raise Damaged(path, f"unpacks to {largest:,} bytes a row group, expected at most {GROUP_LIMIT:,}")
     return file
 
 
