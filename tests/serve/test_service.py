@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 import random
+import re
 import shutil
 import subprocess
 import threading
@@ -210,6 +211,11 @@ def test_a_full_queue_gives_503_with_retry_after(kept: Path) -> None:
         statuses = {answer.status_code for answer in found}
         assert statuses == {200, 503}
         assert all(answer.headers["Retry-After"] == "1" for answer in found if answer.status_code == 503)
+        text = small.client.get("/metrics").text
+        images, passes = (
+            float(re.findall(rf"^ser_batch_images_{name} (.*)$", text, re.M)[0]) for name in ("sum", "count")
+        )
+        assert images > passes  # requests that arrived together shared a forward pass
 
 
 def test_a_new_version_is_served_within_two_seconds_and_no_request_fails(tmp_path: Path) -> None:
