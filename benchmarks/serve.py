@@ -34,7 +34,9 @@ CLASSES, EACH, SIDE = 10, 60, 224
 LEARN = ("--net", "cnn", "--memory", "300", "--epochs", "5")
 BOUNDARY = "photos-of-a-request"
 CLIENTS = (1, 4, 16)
+SEVERAL = 6  # clients that send several photos a request
 SOAK_STEP = 10_000  # requests between two readings of the memory
+LOOP = "a loop of Learner.predict"
 Figures = dict[str, float]
 
 
@@ -65,12 +67,11 @@ def main() -> None:
         resident.append(service.resident_mib())
         for _ in range(given.rounds):
             row = time_loop(lambda path: learner.predict([path]), paths, min(given.requests, 1000))
-            found.setdefault("a loop of Learner.predict", []).append(row)
+            add(found, LOOP, row)
             for clients in CLIENTS:
-                row = service.ask(one, given.requests, clients)
-                found.setdefault(f"1 photo a request, {clients} clients", []).append(row)
-            row = service.ask(several, max(8, given.requests // given.photos), 4, given.photos)
-            found.setdefault(f"{given.photos} photos a request, 4 clients", []).append(row)
+                add(found, f"1 photo a request, {clients} clients", service.ask(one, given.requests, clients))
+            row = service.ask(several, max(8, 2 * given.requests // given.photos), SEVERAL, given.photos)
+            add(found, f"{given.photos} photos a request, {SEVERAL} clients", row)
         resident.append(service.resident_mib())
         for done in range(0, given.soak, SOAK_STEP):
             service.ask(one, min(SOAK_STEP, given.soak - done), max(CLIENTS))
@@ -78,14 +79,19 @@ def main() -> None:
             print(f"{done + SOAK_STEP:,} requests: {resident[-1]} MiB", file=sys.stderr)
     if given.rounds:
         command = time_loop(lambda path: subprocess.check_output([*SER, "predict", model, path]), paths, 3)
-        found["a loop of ser predict"] = [command]
+        add(found, "a loop of ser predict", command)
     about = {"cores": len(os.sched_getaffinity(0)), "photo_bytes": round(statistics.mean(map(len, photos)))}
     print(json.dumps(about | {"resident_mib": resident} | summaries(found), indent=1))
 
 
+def add(found: dict[str, list[Figures]], name: str, row: Figures) -> None:
+    found.setdefault(name, []).append(row)
+    print(name, {key: round(value, 3) for key, value in row.items()}, file=sys.stderr)
+
+
 def summaries(found: dict[str, list[Figures]]) -> dict[str, dict[str, str]]:
     """The median of each figure with its range, and how many times the loop's throughput each kind has."""
-    loop = found.get("a loop of Learner.predict", [])
+    loop = found.get(LOOP, [])
     for rows in found.values():
         for row, first in zip(rows, loop, strict=False):
             row["times_the_loop"] = row["photos_a_second"] / first["photos_a_second"]
