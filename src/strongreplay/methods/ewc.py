@@ -2,9 +2,9 @@
 
 Paper: Kirkpatrick et al., "Overcoming Catastrophic Forgetting in Neural Networks", 2017,
 https://arxiv.org/abs/1612.00796
-The penalty is lambda / 2 * sum over past tasks of F * (theta - theta*)^2. Its sum over tasks is a quadratic
-function of theta, so three vectors in float64 hold all tasks (`anchors="folded"`); `"separate"` keeps a pair
-of vectors for each task. oEWC keeps one pair: the last anchor and the sum of all F.
+The penalty is lambda / 2 * sum over past tasks of F * (theta - theta*)^2. A sum of such terms is again one:
+that of the sum of all F with the weighted mean of the anchors, and a constant (`anchors="folded"`, summed in
+float64); `"separate"` keeps a pair of vectors for each task. oEWC keeps the last anchor in place of the mean.
 F is the Fisher information of plain images in evaluation mode: the expectation over the net's labels, exact
 up to ten classes, else with one drawn label for each image. Head rows of classes not met yet have F = 0.
 """
@@ -31,6 +31,7 @@ from strongreplay.methods.gradients import (
     descend_along,
     flat_gradient,
     flat_weights,
+    quadratic_pull,
     squared_gradients,
     trainable,
     widened,
@@ -56,49 +57,61 @@ class EWCConfig(MethodConfig):
 class EWC(Method):
     seen: Tensor  # (C,) classes met so far
     curvature: Tensor  # (P,) float64, sum of F
-    pull: Tensor  # (P,) float64, sum of F * theta*
-    offset: Tensor  # (P,) float64, sum of F * theta*^2
+    centre: Tensor  # (P,) float64, mean of the anchors, weighted by F
+    rest: Tensor  # () float64, sum of F * (theta* - centre)^2
     fishers: Tensor  # (t, P) for separate anchors
     anchors: Tensor  # (t, P)
+    total: Tensor
+    importance: Tensor
+    anchor: Tensor
 
     def __init__(self, net: nn.Module, problem: Problem, config: EWCConfig | None = None) -> None:
         super().__init__()
         self.net: Classifier = with_features(net, "ewc", problem.num_classes)
         self.config, self.plain_view = config or EWCConfig(), problem.test_view
         self.draws, self.weights = SavedGenerator(problem.generator("fisher labels")), trainable(self.net)
-        size = 0 if self.config.anchors == "separate" else sum(p.numel() for p in self.weights)
-        for name in ("curvature", "pull", "offset"):
-            self.register_buffer(name, torch.zeros(size, dtype=torch.float64))
+        start = flat_weights(self.weights)
+        size = 0 if self.config.anchors == "separate" else len(start)
+        for name, shape in (("curvature", (size,)), ("centre", (size,)), ("rest", ())):
+            self.register_buffer(name, torch.zeros(shape, dtype=torch.float64))
         for name in ("fishers", "anchors"):
-            self.register_buffer(name, torch.empty(0, sum(p.numel() for p in self.weights)))
+            self.register_buffer(name, start.new_empty(0, len(start)))
         self.register_buffer("seen", torch.zeros(problem.num_classes, dtype=torch.bool))
+        # Curvature and centre in the precision of the weights; and the gradient of a step, always the same
+        # tensor, so that parameters keep their views of it.
+        for name in ("importance", "anchor", "total"):
+            self.register_buffer(name, torch.zeros_like(start), persistent=False)
         self.num_finished = 0
 
     def begin_task(self, task: Task) -> Task:
         self.weights = trainable(self.net)  # loading a state may have replaced those of a head that grows
+        self.prepare()
         return task
+
+    def prepare(self) -> None:
+        """Make what a step needs from what is kept."""
+        start = flat_weights(self.weights)
+        self.importance, self.anchor = self.curvature.to(start.dtype), self.centre.to(start.dtype)
+        self.total = torch.zeros_like(start)
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
         current = cross_entropy(self.net(batch.inputs), batch.labels)
         gradient, terms = flat_gradient(current, self.weights), {"current": current.detach()}
         if self.num_finished and self.config.penalty:
-            terms["penalty"], slope = self.penalise(flat_weights(self.weights))
-            gradient.add_(slope)
+            terms["penalty"], pull = self.penalise()
+            gradient = torch.add(gradient, pull, alpha=self.config.penalty, out=self.total)
         descend_along(optimizer, self.weights, gradient)
         return terms
 
-    def penalise(self, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """The penalty and its gradient."""
-        strength = self.config.penalty
+    def penalise(self) -> tuple[Tensor, Tensor]:
+        """The penalty, and its gradient divided by lambda."""
+        half = self.config.penalty / 2
         if self.config.anchors == "separate":
-            distance = weights - self.anchors
-            slopes = self.fishers * distance
-            return strength / 2 * (slopes * distance).sum(), strength * slopes.sum(0)
-        theta = weights.double()
-        back = torch.addcmul(self.pull, self.curvature, theta, value=-1)  # minus the slope, in one pass
-        # In this order the value is exactly 0 at a single anchor.
-        value = (back + self.pull).mul_(theta).sub_(self.offset).sum()
-        return (-strength / 2 * value).to(weights.dtype), back.to(weights.dtype).mul_(-strength)
+            distance = flat_weights(self.weights) - self.anchors
+            pulls = self.fishers * distance
+            return half * (pulls * distance).sum(), pulls.sum(0)
+        value, pull = quadratic_pull(self.weights, self.anchor, self.importance, half)
+        return torch.add(value, self.rest, alpha=half).to(value.dtype), pull
 
     def end_task(self, task: Task) -> None:
         self.meet(task)
@@ -107,11 +120,17 @@ class EWC(Method):
             self.fishers = torch.cat([self.fishers, fisher[None]])
             self.anchors = torch.cat([self.anchors, anchor[None]])
         else:
-            moment = fisher.double() * anchor.double()
-            self.curvature += fisher.double()
-            self.pull += moment
-            self.offset += moment * anchor.double()
+            self.fold(fisher.double(), anchor.double())
+            self.prepare()
         self.num_finished += 1
+
+    def fold(self, fisher: Tensor, anchor: Tensor) -> None:
+        """Add a task: A (x - c)^2 + F (x - a)^2 is (A + F) (x - m)^2 + A s (a - c)^2, s = F / (A + F)."""
+        before, apart = self.curvature, anchor - self.centre
+        self.curvature = before + fisher
+        share = torch.where(self.curvature > 0, fisher / self.curvature, 0)
+        self.rest += torch.dot(before * share, apart.square())
+        self.centre = torch.where(before > 0, self.centre + share * apart, anchor)
 
     def meet(self, task: Task) -> None:
         missing = self.net.head.out_features - len(self.seen)
@@ -158,9 +177,10 @@ class EWC(Method):
         before = [parameter.shape for parameter in self.weights]
         super().grow(num_classes, generator)
         self.weights = trainable(self.net)
-        for name in ("curvature", "pull", "offset", "fishers", "anchors"):
+        for name in ("curvature", "centre", "fishers", "anchors"):
             if getattr(self, name).numel() or name in ("fishers", "anchors"):
                 setattr(self, name, widened(getattr(self, name), before, self.weights))
+        self.prepare()
 
     def get_extra_state(self) -> int:
         return self.num_finished
@@ -169,6 +189,6 @@ class EWC(Method):
         self.num_finished = state
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        names = ("seen", "curvature", "pull", "offset", "fishers", "anchors")
-        allocate_buffers(self, state_dict, prefix, *names)
+        allocate_buffers(self, state_dict, prefix, "seen", "curvature", "centre", "fishers", "anchors")
         super()._load_from_state_dict(state_dict, prefix, *args)
+        self.prepare()
