@@ -260,6 +260,9 @@ def test_hostile_tables_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         read_chunk(path)
     assert read_chunk(path, options=ReadOptions(skip_bad=True)).labels == ("a",)
+    parquet.write_table(pyarrow.table(rows).slice(0, 0), path)
+    with pytest.raises(DataError, match=r"has no rows; give"):
+        read_chunk(path)
     parquet.write_table(pyarrow.table({"image": ["a.png"], "label": ["a"]}), path)
     with pytest.raises(DataError, match=r"must have a column of encoded images, got 'image, label'"):
         read_chunk(path)

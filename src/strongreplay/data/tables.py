@@ -74,6 +74,8 @@ def list_table(
             names += [f"{path.name}#{row}" for row in range(len(own))]
             used.append((path, image, len(own)))
         options = ReadOptions(options.allow_outside, options.skip_bad)  # the first file tells for all
+    if not labels:
+        raise DataError(f"{table} has no rows; {REMEDY}")
 
     def open_all() -> Iterator[AbstractContextManager["Image.Image"]]:
         for path, column, count in used:
