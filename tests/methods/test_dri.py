@@ -35,6 +35,28 @@ def test_multi_similarity_counts_hard_pairs_alone() -> None:
     assert mixed == pytest.approx(log(1 + exp(1)) / 2 + log(1 + exp(5)) / 10, abs=1e-5)
 
 
+@pytest.mark.parametrize("num_classes", [1, 3, 12])
+def test_multi_similarity_and_its_slope_are_those_of_the_definition(num_classes: int) -> None:
+    generator = torch.Generator().manual_seed(num_classes)
+    labels = torch.randint(num_classes, (12,), generator=generator)
+    given, plain = torch.randn(12, 3, dtype=torch.float64, generator=generator).repeat(2, 1, 1).unbind()
+    given.requires_grad_(), plain.requires_grad_()
+    unit, total = normalize(plain, dim=1), torch.zeros((), dtype=torch.float64)
+    for row in range(12):
+        cosines, same = unit @ unit[row], labels == labels[row]
+        near, far = cosines[same & (torch.arange(12) != row)], cosines[~same]
+        hard_near = near[near < far.max() + 0.1] if len(far) else near
+        hard_far = far[far > near.min() - 0.1] if len(near) else far
+        total = total + torch.log(1 + (-2 * (hard_near - 0.5)).exp().sum()) / 2
+        total = total + torch.log(1 + (10 * (hard_far - 0.5)).exp().sum()) / 10
+    found = multi_similarity(normalize(given, dim=1), labels)
+    assert found.item() == pytest.approx(total.item() / 12, rel=1e-12)
+    found.backward(), (total / 12).backward()
+    assert given.grad is not None
+    assert plain.grad is not None
+    assert torch.allclose(given.grad, plain.grad, rtol=1e-10, atol=1e-14)
+
+
 def test_without_metric_and_imagination_it_is_the_loss_of_derpp_on_a_balanced_memory(stream: Stream) -> None:
     method = make(stream, generator="none", metric=0.0, alpha=0.3, beta=0.7)
     learn(method, first_task(stream), epochs=1)

@@ -69,10 +69,7 @@ def test_both_forms_of_anchors_agree_to_1e_12_in_float64(stream: Stream) -> None
     generator = torch.Generator().manual_seed(0)
     for number in range(4):
         fisher, anchor = torch.rand(2, len(folded.total), dtype=torch.float64, generator=generator)
-        fisher[:10], fisher[10 * number : 10 * number + 30] = (
-            0,
-            0,
-        )  # some weights matter to none, or not to all
+        fisher[:10] = fisher[10 * number : 10 * number + 30] = 0  # some weights matter to few, or to none
         folded.fold(fisher, anchor)
         separate.fishers = torch.cat([separate.fishers, fisher[None]])
         separate.anchors = torch.cat([separate.anchors, anchor[None]])

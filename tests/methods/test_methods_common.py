@@ -1,5 +1,7 @@
 """What every row of METHODS must do, with no special case by name."""
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,10 +11,12 @@ from support.steps import EVERYTHING, batches_of, build, learn, memories, net_fo
 from support.tiny_stream import NUM_CLASSES, begin_learning, finish_learning, make_problem, weights
 from torch import Tensor
 
-from strongreplay.data.streams import Stream, permutation_maps, remap_pixels
+from strongreplay.data.streams import Stream, make_train_view, permutation_maps, remap_pixels
+from strongreplay.data.views import normalise
 from strongreplay.memory import Memory
 from strongreplay.methods import METHODS
 from strongreplay.methods.base import Method
+from strongreplay.nets import build_net
 from strongreplay.protocol import Split, derive_generator
 from strongreplay.testing import METHOD_CHECKS, MethodCase
 from strongreplay.training.engine import evaluate, train_task
@@ -41,14 +45,33 @@ def test_four_epochs_with_the_same_seed_give_the_same_weights(name: str, stream:
     assert not torch.equal(first, other)
 
 
+def in_colour(stream: Stream) -> Stream:
+    """The stream as CIFAR's are: three channels, random crops, normalised."""
+    view = normalise((0.5,) * 3, (0.25,) * 3)
+
+    def make(index: int, part: Any) -> Split:
+        grey = stream.make(index, part)
+        return Split(grey.inputs.repeat(1, 3, 1, 1), grey.labels)
+
+    train_view = partial(make_train_view, view, 2)
+    return replace(stream, input_shape=(3, 6, 6), make=make, test_view=view, train_view=train_view)
+
+
 @pytest.mark.slow
 @every_method
-def test_every_epoch_has_loss_terms_and_a_memory_goes_with_its_size(name: str, stream: Stream) -> None:
-    method = build(name, make_problem(stream))
+def test_cropped_images_are_learnt_with_batch_norm_and_every_epoch_has_terms(
+    name: str, stream: Stream
+) -> None:
+    stream, row = in_colour(stream), METHODS[name]
+    problem = make_problem(stream)
+    assert problem.auxiliary is not None
+    problem = replace(problem, auxiliary=problem.auxiliary.repeat(1, 3, 1, 1))
+    net = build_net(row.net or "cnn", (3, 6, 6), NUM_CLASSES, derive_generator(0, "net"), width=8)
+    method = build(name, problem, net=net)
     history = learn(method, stream, epochs=1)
     assert len(history) == len(stream)
     assert all(history)
-    assert bool(memories(method)) == METHODS[name].has_memory
+    assert bool(memories(method)) == row.has_memory
 
 
 @pytest.mark.slow

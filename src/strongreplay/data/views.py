@@ -70,5 +70,5 @@ def crop_flip(images: Tensor, pad: int, generator: torch.Generator, flip: bool =
     rows = torch.arange(height) + offsets[0]  # (B, H)
     places = rows[:, :, None] * (width + 2 * pad) + columns[:, None, :]  # (B, H, W) in the padded image
     padded = torch.nn.functional.pad(images, (pad, pad, pad, pad)).flatten(2)
-    places = places.to(images.device).view(count, 1, -1).expand(-1, channels, -1)
+    places = places.to(images.device).view(count, 1, height * width).expand(-1, channels, -1)
     return padded.gather(2, places).view(images.shape)

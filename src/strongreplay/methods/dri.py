@@ -122,24 +122,25 @@ class DRI(Method):
 
 def multi_similarity(features: Tensor, labels: Tensor) -> Tensor:
     """Multi-similarity loss of unit features (Wang et al. 2019), over pairs that are hard by the margin."""
-    alpha, beta, base, margin = 2, 10, 0.5, 0.1
-    found = features @ features.t()
-    with torch.no_grad():  # value and slope together: autograd takes twice as long for all pairs
-        alike, same = found.detach(), labels[:, None] == labels
-        weight = (alike - base).mul_(torch.where(same, -alpha, beta)).exp_()
-        apart = ~same
-        same.fill_diagonal_(False)
+    alpha, beta, base, margin, far_off = 2, 10, 0.5, 0.1, 4.0  # cosines differ by at most 2
+    with torch.no_grad():  # value and slope together: autograd takes far longer; so do masks of booleans
+        alike, numbers = features @ features.t(), labels.to(features.dtype)
+        apart = (numbers[:, None] - numbers).abs_().sign_()
+        same = 1 - apart
+        weight = (alike - base).mul_(apart * (alpha + beta) - alpha).exp_()
         # A pair counts if a pair of the other kind is nearly as bad, or if there is none of the other kind.
-        worst_apart = alike.masked_fill(~apart, -torch.inf).amax(1, keepdim=True)
-        worst_apart.masked_fill_(worst_apart == -torch.inf, torch.inf)
-        worst_same = alike.masked_fill(~same, torch.inf).amin(1, keepdim=True)
-        worst_same.masked_fill_(worst_same == torch.inf, -torch.inf)
-        pulled = weight * same.logical_and_(alike < worst_apart + margin)
-        pushed = weight.mul_(apart.logical_and_(alike > worst_same - margin))
+        worst_apart = alike.sub(same, alpha=far_off).amax(1, keepdim=True)
+        worst_apart.masked_fill_(worst_apart < -2, torch.inf)
+        worst_same = alike.add(apart, alpha=far_off).fill_diagonal_(torch.inf).amin(1, keepdim=True)
+        worst_same.masked_fill_(worst_same > 2, -torch.inf)
+        near, far = (worst_apart + margin - alike).sign_(), (alike - (worst_same - margin)).sign_()
+        pulled = near.clamp_(min=0).mul_(same).fill_diagonal_(0).mul_(weight)
+        pushed = far.clamp_(min=0).mul_(apart).mul_(weight)
         near, far = 1 + pulled.sum(1, keepdim=True), 1 + pushed.sum(1, keepdim=True)
         value = (near.log() / alpha + far.log() / beta).mean()
         slope = pushed.div_(far).sub_(pulled.div_(near)).div_(len(labels))
-    return value + torch.dot(slope.view(-1), (found - alike).view(-1))  # adds 0, with the right gradient
+        slope = (slope + slope.t()) @ features
+    return value + torch.dot(slope.view(-1), (features - features.detach()).view(-1))  # adds 0
 
 
 def divergence(old: Tensor, now: Tensor) -> Tensor:

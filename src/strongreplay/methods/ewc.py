@@ -110,7 +110,7 @@ class EWC(Method):
             distance = flat_weights(self.weights) - self.anchors
             pulls = self.fishers * distance
             return half * (pulls * distance).sum(), pulls.sum(0)
-        value, pull = quadratic_pull(self.weights, self.anchor, self.importance, half)
+        value, pull = quadratic_pull(self.weights, self.anchor, self.importance, half, self.total)
         return torch.add(value, self.rest, alpha=half).to(value.dtype), pull
 
     def end_task(self, task: Task) -> None:

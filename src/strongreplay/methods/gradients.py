@@ -97,11 +97,14 @@ def is_plain(optimizer: Optimizer) -> bool:
 
 
 def quadratic_pull(
-    parameters: Parameters, anchor: Tensor, importance: Tensor, strength: float
+    parameters: Parameters, anchor: Tensor, importance: Tensor, strength: float, out: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """strength * sum(importance * (theta - anchor)^2), and its gradient divided by 2 * strength."""
+    """strength * sum(importance * (theta - anchor)^2), and its gradient divided by 2 * strength.
+
+    The gradient is written into `out`, if that is given.
+    """
     distance = flat_weights(parameters).sub_(anchor)
-    pull = importance * distance
+    pull = torch.mul(importance, distance, out=out)
     return strength * torch.dot(pull, distance), pull
 
 

@@ -63,7 +63,7 @@ class OEWC(Method):
         current = cross_entropy(self.net(batch.inputs), batch.labels)
         parameters, strength = self.weights, self.config.penalty
         gradient = flat_gradient(current, parameters)
-        penalty, pull = quadratic_pull(parameters, self.anchor, self.fisher, strength)
+        penalty, pull = quadratic_pull(parameters, self.anchor, self.fisher, strength, self.total)
         torch.add(gradient, pull, alpha=2 * strength, out=self.total)
         descend_along(optimizer, parameters, self.total)
         return {"current": current.detach(), "penalty": penalty}

@@ -68,6 +68,7 @@ class RWalk(Method):
     total_scores: Tensor
     anchor: Tensor
     importance: Tensor
+    total: Tensor
 
     def __init__(self, net: nn.Module, problem: Problem, config: RWalkConfig | None = None) -> None:
         super().__init__()
@@ -77,6 +78,8 @@ class RWalk(Method):
         for name in VECTORS:
             self.register_buffer(name, torch.zeros_like(flat_weights(self.weights)))
         self.start, self.anchor = flat_weights(self.weights), flat_weights(self.weights)
+        # (P,) the gradient of a step; always the same tensor, so that parameters keep their views of it
+        self.register_buffer("total", torch.zeros_like(self.start), persistent=False)
         self.num_steps = self.num_squares = self.num_intervals = self.num_finished = 0
 
     def begin_task(self, task: Task) -> Task:
@@ -96,9 +99,11 @@ class RWalk(Method):
         self.squares.addcmul_(gradient, gradient)
         total, terms = gradient, {name: loss.detach()}
         if self.num_finished and self.config.penalty:
-            strength = self.config.penalty
-            terms["penalty"], pull = quadratic_pull(self.weights, self.anchor, self.importance, strength)
-            total = torch.add(gradient, pull, alpha=2 * strength)
+            strength, total = self.config.penalty, self.total
+            terms["penalty"], pull = quadratic_pull(
+                self.weights, self.anchor, self.importance, strength, total
+            )
+            torch.add(gradient, pull, alpha=2 * strength, out=total)
         self.step(optimizer, gradient, total)
         self.num_steps, self.num_squares = self.num_steps + 1, self.num_squares + 1
         self.memory.add(Sample(batch.images, batch.labels), batch.ids)
@@ -156,6 +161,8 @@ class RWalk(Method):
         self.weights = trainable(self.net)
         for name in VECTORS:
             setattr(self, name, widened(getattr(self, name), before, self.weights))
+        self.start = flat_weights(self.weights)  # a head grows between tasks
+        self.total = torch.zeros_like(self.start)
 
     def get_extra_state(self) -> tuple[int, int, int, int]:
         return self.num_steps, self.num_squares, self.num_intervals, self.num_finished
@@ -166,6 +173,7 @@ class RWalk(Method):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         allocate_buffers(self, state_dict, prefix, *VECTORS)
         super()._load_from_state_dict(state_dict, prefix, *args)
+        self.total = torch.zeros_like(self.anchor)
 
 
 def to_unit_range(vector: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from strongreplay.methods.gradients import (
     flat_gradient,
     flat_weights,
     is_plain,
+    quadratic_pull,
     trainable,
 )
 from strongreplay.protocol import Batch, Task, Terms
@@ -57,9 +58,7 @@ class SI(Method):
         current = cross_entropy(self.net(batch.inputs), batch.labels)
         parameters = self.weights
         of_task = flat_gradient(current, parameters)
-        distance = flat_weights(parameters).sub_(self.anchor)
-        pull = torch.mul(self.importance, distance, out=self.total)
-        penalty = self.config.c * torch.dot(pull, distance)
+        penalty, pull = quadratic_pull(parameters, self.anchor, self.importance, self.config.c, self.total)
         total = torch.add(of_task, pull, alpha=2 * self.config.c, out=self.total)
         if self.config.clip is not None:
             total.clamp_(-self.config.clip, self.config.clip)

@@ -180,7 +180,7 @@ class XDER(Method):
                 here = chosen.to(logits.device)
                 new = Sample(chunk.inputs[here], chunk.labels[here], logits[here])
                 memory.append(new, take_ids(chunk.ids, here))
-            for slots in torch.arange(num_old).split(FILL_SIZE) if self.config.update else ():
+            for slots in torch.arange(num_old).split(FILL_SIZE) if num_old and self.config.update else ():
                 rows = memory.take(slots)
                 fresh = self.net(self.view(rows.images))
                 self.store(slots, self.correct(rows.logits, fresh, rows.labels, ~earlier))
