@@ -13,7 +13,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from matplotlib.text import Text
+from matplotlib.text import Annotation, Text
 
 from strongreplay import metrics
 from strongreplay.methods.table import METHOD_ROWS, method_look
@@ -201,15 +201,26 @@ def test_the_plane_has_plasticity_and_stability() -> None:
     assert "SER: plasticity 91.00 %, stability 88.00 % (n = 2)" in titles_of(figure)
 
 
-def test_labels_of_crowded_points_do_not_lie_on_each_other() -> None:
-    names = [name for name in ORDER if name != "joint"][:12]
+def test_labels_of_crowded_points_and_lines_to_them_do_not_lie_on_each_other() -> None:
+    names = [name for name in ORDER if name != "joint"][:20]
     close = [make(name, 5 + number / 5, seed=number % 3) for number, name in enumerate(names[:-1])]
     far = make(names[-1], 40, seed=-15)  # so that the rest is close
     figure = plane_figure(group_records([*close, far]))
     figure.draw_without_rendering()
-    boxes = [Text.get_window_extent(text) for text in figure.axes[0].texts]  # without the lines to them
-    assert len(boxes) == 12
+    texts = [text for text in figure.axes[0].texts if isinstance(text, Annotation)]
+    boxes = [Text.get_window_extent(text) for text in texts]  # without the lines to them
+    assert len(boxes) == 20
     assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+    lines = {id(text): text.arrow_patch for text in texts if text.arrow_patch}
+    paths = {key: line.get_transform().transform_path(line.get_path()) for key, line in lines.items()}
+    assert len(paths) > 5
+    crossed = [
+        (text.get_text(), box)
+        for key, path in paths.items()
+        for text, box in zip(texts, boxes, strict=True)
+        if key != id(text) and path.intersects_bbox(box, filled=False)
+    ]
+    assert crossed == []
 
 
 def test_labels_of_points_do_not_lie_on_lines_or_the_legend() -> None:
