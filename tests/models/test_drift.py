@@ -21,7 +21,7 @@ from strongreplay.models.likeness import features_of
 from strongreplay.models.review import choose_diverse
 from strongreplay.models.share_tests import compare_shares, holm
 from strongreplay.models.store import Store
-from strongreplay.models.unlike import ClassAngles, distances, energy
+from strongreplay.models.unlike import Statistics, distances, energy
 from strongreplay.nets import linear
 from strongreplay.protocol import Problem
 
@@ -73,18 +73,28 @@ def test_distances_to_known_samples_leave_out_the_sample_itself() -> None:
     assert distances(known[:1], known[1:]).tolist() == pytest.approx([0.4], abs=1e-6)
 
 
-def test_angles_to_class_means_ignore_directions_in_which_classes_spread() -> None:
+def test_statistics_are_distance_and_energy_of_features_of_the_usual_length() -> None:
     draws = torch.Generator().manual_seed(0)
-    method = SLDA(linear((3,), 2), Problem(2, 1, unchanged, unchanged), SLDAConfig(shrinkage=0.0))
-    labels = torch.arange(2).repeat(500)
-    features = torch.randn(1000, 3, generator=draws) * torch.tensor([10.0, 1.0, 1.0])
-    features[:, 1] += 8.0 * labels - 4.0  # the classes differ in the second feature
-    method.count(features, labels)
-    away = torch.tensor([[0.0, 4.0, 0.0], [10.0, 4.0, 0.0], [0.0, 0.0, 4.0]])
-    found = ClassAngles(method)(away)
-    assert found[0] < 0.01
-    assert found[1] < 0.1  # 10 along the first feature is one deviation
-    assert found[2] > 0.8  # 4 along the third is four, and no class lies there
+    method = SLDA(linear((3,), 3), Problem(3, 1, unchanged, unchanged), SLDAConfig(shrinkage=0.0))
+    labels = torch.arange(2).repeat(500)  # the third class has not arrived
+    stored = torch.randn(1000, 3, generator=draws).double() * torch.tensor([3.0, 1.0, 1.0]) + 20.0
+    stored[:, 1] += 8.0 * labels
+    shift, unit = stored.mean(0), stored.std(0)
+    method.count(((stored - shift) / unit).float(), labels)
+    measure, none = Statistics(method, shift, unit), torch.empty(0)
+    assert float(measure.length) == pytest.approx(float(stored.norm(dim=1).mean()), rel=0.01)
+
+    sample = stored[:1] / stored[:1].norm() * measure.length
+    found = measure(sample, none)[0].tolist()
+    inputs, inverse = ((sample - shift) / unit)[0], torch.linalg.inv(method.covariance().double())
+    away = [inputs - mean for mean in method.means[:2].double()]
+    assert found[0] == pytest.approx(min(float(one @ inverse @ one) for one in away), rel=1e-3)
+    centred = method.means[:2].double() - measure.centre
+    scores = [(inputs - measure.centre) @ inverse @ mean - mean @ inverse @ mean / 2 for mean in centred]
+    assert found[1] == pytest.approx(float(energy(torch.stack(scores)[None])), rel=1e-3)
+    assert measure(7 * sample, none)[0].tolist() == pytest.approx(found)  # the length does not matter
+    known, other = measure(torch.tensor([[20.0, 20.0, 20.0], [20.0, 20.0, 32.0]]), none)
+    assert other[0] > 10 * known[0]  # no class lies there
 
 
 def test_shares_are_compared_by_a_g_test_and_corrected_by_holm() -> None:

@@ -37,8 +37,8 @@ def drift_command(
     score: Annotated[
         Literal["auto", "energy", "features"],
         typer.Option(
-            help="energy of the logits, or distance of features to held-out samples and classes; "
-            "auto: features on a frozen backbone, else energy."
+            help="energy of the logits, or distance of features to classes (slda on a backbone) or held-out "
+            "samples; auto: features with slda on a backbone, else energy."
         ),
     ] = "auto",
     examples: Annotated[

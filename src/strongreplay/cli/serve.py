@@ -127,7 +127,7 @@ def listen(host: str, port: int) -> socket.socket:
         raise RunError(
             f"{host}:{port}: cannot listen there ({error.strerror or error}); give another --port or --host"
         ) from None
-    # Head and body of an answer are two packets; else the second waits 40 ms for the receipt of the first.
+    # Head and body of an answer are two packets; the second would wait 40 ms for the receipt of the first.
     # asyncio does this only for sockets that were made with the number of the protocol.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening

@@ -1,7 +1,7 @@
 """Signs of trouble in unlabelled data: samples unlike those the model knows, and other shares of classes.
 
 A sample is unlike if its score is above a threshold that the held-out samples exceed at a stated rate. The
-scores are in `unlike.py`.
+measures are in `unlike.py`.
 """
 
 from collections.abc import Sequence
@@ -21,9 +21,9 @@ from strongreplay.models.model import Model
 from strongreplay.models.parts import FROZEN, TO_ANSWER, model_of
 from strongreplay.models.share_tests import ShareChange, compare_shares
 from strongreplay.models.store import Store, Version
-from strongreplay.models.unlike import FeatureScore, energy, learn_feature_score
+from strongreplay.models.unlike import Energy, Measure, Nearest, distances, statistics_of
 
-Kind = Literal["auto", "energy", "features"]  # auto: features of a frozen backbone, else energy
+Kind = Literal["auto", "energy", "features"]  # auto: features if SLDA has statistics of them, else energy
 RATE = 0.05  # of false alarms among samples like the held-out ones
 LIMIT = 0.15  # of unlike samples; a larger share is a sign of trouble
 MOST_CLUSTERED = 2000  # unlike samples that are sorted into clusters
@@ -41,7 +41,13 @@ class Reference:
     count: int  # held-out samples
     predicted: list[int]  # how many of them were given each label
     radius: float  # distance of features within a class
-    feature_score: FeatureScore | None = None  # if the score is by features
+    measure: Measure
+    centre: Tensor  # of the parts of the measure on held-out samples, if there are several
+    scale: Tensor
+
+    def sum_up(self, parts: Tensor) -> Tensor:
+        """(N,) scores of (N, P) parts."""
+        return ((parts - self.centre) / self.scale).sum(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,28 +111,39 @@ def load_reference(
 
 
 def make_reference(
-    version: str, model: Model, images: Tensor, columns: Tensor, rate: float = RATE, kind: Kind = "energy"
+    version: str, model: Model, images: Tensor, columns: Tensor, rate: float = RATE, kind: Kind = "auto"
 ) -> Reference:
     """The reference of held-out images and their classes."""
     if not len(images):
         choose_threshold(torch.empty(0), rate)
-    kind = ("energy" if model.reader is None else "features") if kind == "auto" else kind
     stored = model.stored(images)
     logits, features = model.scores(stored), features_of(model, stored)
-    score, scores = None, energy(logits)
-    if kind == "features":
-        score, scores = learn_feature_score(model, stored, features)
+    measure = usual_measure(model) if kind != "energy" else Energy()
+    if kind == "features" and isinstance(measure, Energy):
+        measure, parts = Nearest(model, features), distances(features, features, same=True)[:, None]
+    else:
+        parts = measure(stored, logits)
+    is_sum = parts.shape[1] > 1 and len(parts) > 1
+    centre = parts.mean(0) if is_sum else torch.zeros(1)
+    scale = parts.std(0).clamp(min=1e-9) if is_sum else torch.ones(1)
     return Reference(
         version,
         list(model.labels),
-        kind,
+        "energy" if isinstance(measure, Energy) else "features",
         rate,
-        choose_threshold(scores, rate),
+        choose_threshold(((parts - centre) / scale).sum(1), rate),
         len(images),
         logits.argmax(1).bincount(minlength=len(model.labels)).tolist(),
         typical_distance(features, columns),
-        score,
+        measure,
+        centre,
+        scale,
     )
+
+
+def usual_measure(model: Model) -> Measure:
+    """What is measured unless somebody says otherwise; it needs no held-out samples."""
+    return statistics_of(model) or Energy()
 
 
 class Collector:
@@ -144,8 +161,7 @@ class Collector:
     def add(self, names: Sequence[str], images: Tensor) -> None:
         stored = self.model.stored(images)  # once: of a backbone it takes the longest
         logits, features = self.model.scores(stored), features_of(self.model, stored)
-        by_features = self.reference.feature_score
-        scores = by_features(stored, features) if by_features else energy(logits)
+        scores = self.reference.sum_up(self.reference.measure(stored, logits))
         rows = (scores > self.reference.threshold).nonzero().flatten()
         self.unlike_rows += (rows + len(self.names)).tolist()
         room = max(0, MOST_CLUSTERED - sum(map(len, self.features)))

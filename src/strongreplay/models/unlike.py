@@ -1,18 +1,71 @@
-"""How unlike the known samples a sample is: a score by the logits, and one by the features.
+"""How unlike the known samples a sample is: measures of samples, which `drift.py` makes one score.
 
-The score by features is the cosine distance to the nearest held-out sample. A model that learns by SLDA adds
-the angle to the nearest class mean, seen from the mean of all samples, in units of the covariance within
-classes; both parts are in units of their deviation on held-out samples.
+`Energy` looks at the logits. `Statistics`, for a model that learns by SLDA on a frozen backbone, has two
+parts: the squared Mahalanobis distance to the nearest class mean and the energy of the discriminants, both of
+features that were brought to the usual length, because the length says little about the class. `Nearest`, for
+every other model, is the cosine distance of features to the nearest held-out sample.
 """
 
-from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from strongreplay.methods.slda import SLDA
+from strongreplay.models.likeness import features_of
 from strongreplay.models.model import Model
+
+
+class Measure(Protocol):
+    def __call__(self, stored: Tensor, logits: Tensor) -> Tensor:
+        """(N, P) parts of a score, each higher for samples that are less like known ones."""
+
+
+class Energy:
+    def __call__(self, stored: Tensor, logits: Tensor) -> Tensor:
+        return energy(logits)[:, None]
+
+
+class Statistics:
+    """Distance and energy by the class means and the covariance of SLDA; `shift` and `unit` standardised."""
+
+    def __init__(self, method: SLDA, shift: Tensor, unit: Tensor) -> None:
+        counts, covariance = method.counts.double().cpu(), method.covariance().double().cpu()
+        means, weights = method.means.double().cpu()[counts > 0], counts[counts > 0] / counts.sum()
+        squares = (means * unit + shift).square().sum(1) + (covariance.diagonal() * unit.square()).sum()
+        self.shift, self.unit, self.length = shift, unit, weights @ squares.sqrt()
+        self.factor: Tensor = torch.linalg.cholesky(covariance)
+        self.centre = weights @ means
+        self.means = self.whiten(means)
+
+    def whiten(self, features: Tensor) -> Tensor:
+        found: Tensor = torch.linalg.solve_triangular(self.factor, (features - self.centre).T, upper=False)
+        return found.T
+
+    def __call__(self, stored: Tensor, logits: Tensor) -> Tensor:
+        usual = normalize(stored.double().cpu(), dim=1) * self.length
+        found = self.whiten((usual - self.shift) / self.unit)
+        discriminants = found @ self.means.T - self.means.square().sum(1) / 2
+        distances = found.square().sum(1) - 2 * discriminants.max(1).values
+        return torch.stack([distances, energy(discriminants)], 1)
+
+
+class Nearest:
+    def __init__(self, model: Model, known: Tensor) -> None:
+        self.model, self.known = model, known
+
+    def __call__(self, stored: Tensor, logits: Tensor) -> Tensor:
+        return distances(features_of(self.model, stored), self.known)[:, None]
+
+
+def statistics_of(model: Model) -> Statistics | None:
+    """None unless the model learns by SLDA on a frozen backbone."""
+    if model.reader is None or not isinstance(model.method, SLDA):
+        return None
+    size, is_shifted = model.stored_shape[0], model.settings.learner.normalise
+    shift, unit = (model.mean, model.std) if is_shifted else ([0.0] * size, [1.0] * size)
+    return Statistics(model.method, torch.tensor(shift).double(), torch.tensor(unit).double())
 
 
 def energy(logits: Tensor) -> Tensor:
@@ -26,57 +79,3 @@ def distances(features: Tensor, known: Tensor, *, same: bool = False) -> Tensor:
     if same:
         likeness.fill_diagonal_(-1.0)
     return (1 - likeness.max(1).values).double()
-
-
-class ClassAngles:
-    """One minus the cosine between a sample and the nearest class mean, in the units of SLDA."""
-
-    def __init__(self, method: SLDA) -> None:
-        counts = method.counts.double().cpu()
-        means = method.means.double().cpu()[counts > 0]
-        counts = counts[counts > 0]
-        self.net = method.net
-        self.factor = torch.linalg.cholesky(method.covariance().double().cpu())
-        self.centre = (means * counts[:, None]).sum(0) / counts.sum()
-        self.directions = self.direct(means)
-
-    def direct(self, features: Tensor) -> Tensor:
-        away = (features.double().cpu() - self.centre).T
-        return normalize(torch.linalg.solve_triangular(self.factor, away, upper=False).T, dim=1)
-
-    @torch.no_grad()
-    def __call__(self, inputs: Tensor) -> Tensor:
-        return 1 - (self.direct(self.net.features(inputs)) @ self.directions.T).max(1).values
-
-
-@dataclass(frozen=True, eq=False)
-class FeatureScore:
-    """The score by features; `centre` and `scale` are mean and deviation of its parts on held-out samples."""
-
-    model: Model
-    known: Tensor  # (N, D) features of length 1 of the held-out samples
-    angles: ClassAngles | None
-    centre: Tensor
-    scale: Tensor
-
-    def __call__(self, stored: Tensor, features: Tensor) -> Tensor:
-        return self.sum_up(self.parts(stored, distances(features, self.known)))
-
-    def parts(self, stored: Tensor, nearest: Tensor) -> Tensor:
-        if self.angles is None:
-            return nearest[:, None]
-        return torch.stack([nearest, self.angles(self.model.test_view(stored.to(self.model.device)))], 1)
-
-    def sum_up(self, parts: Tensor) -> Tensor:
-        return ((parts - self.centre) / self.scale).sum(1)
-
-
-def learn_feature_score(model: Model, stored: Tensor, features: Tensor) -> tuple[FeatureScore, Tensor]:
-    """The score, and its values on the held-out samples themselves, each compared with the others."""
-    model.method.eval()
-    angles = ClassAngles(model.method) if isinstance(model.method, SLDA) else None
-    plain = FeatureScore(model, features, angles, torch.zeros(1), torch.ones(1))
-    parts = plain.parts(stored, distances(features, features, same=True))
-    scale = parts.std(0) if len(parts) > 1 else torch.ones(parts.shape[1])
-    score = FeatureScore(model, features, angles, parts.mean(0), scale.clamp(min=1e-9))
-    return score, score.sum_up(parts)

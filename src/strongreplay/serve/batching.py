@@ -17,7 +17,7 @@ from torch import Tensor
 
 from strongreplay.data.user_data import Label
 from strongreplay.models.model import Model
-from strongreplay.serve.live import LiveModel
+from strongreplay.serve.live import LiveModel, Loaded
 
 
 class Full(Exception):
@@ -48,11 +48,11 @@ class Batcher:
         batch_size: int,
         queue_size: int,
         on_batch: Callable[[int, float], None] = lambda images, seconds: None,
-        on_logits: Callable[[str, Tensor], None] = lambda version, logits: None,
+        on_answers: Callable[[Loaded, Tensor, Tensor], None] = lambda loaded, stored, logits: None,
     ) -> None:
         self.live, self.wait_seconds = live, wait_seconds
         self.batch_size, self.queue_size = batch_size, queue_size
-        self.on_batch, self.on_logits = on_batch, on_logits
+        self.on_batch, self.on_answers = on_batch, on_answers
         self.requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self.num_waiting, self.lock = 0, threading.Lock()
         self.readers = ThreadPoolExecutor(os.cpu_count(), "reader")
@@ -123,9 +123,10 @@ class Batcher:
         loaded, began = self.live.loaded, time.perf_counter()
         try:
             images = torch.cat([request.images for request in batch if request.images is not None])
-            logits = score(loaded.model, images)
+            stored = read_features(loaded.model, images)
+            logits = loaded.model.scores(stored)
             probabilities = logits.double().softmax(1)
-            self.on_logits(loaded.version.name, logits)
+            self.on_answers(loaded, stored, logits)
         except Exception as error:
             for request in batch:
                 request.future.set_exception(error)
@@ -136,8 +137,8 @@ class Batcher:
             request.future.set_result(Answer(loaded.version.name, loaded.model.labels, part))
 
 
-def score(model: Model, images: Tensor) -> Tensor:
-    """(N, K) logits. A frozen backbone is no faster in batches, and fills up those of a few images."""
+def read_features(model: Model, images: Tensor) -> Tensor:
+    """Images as the method sees them; a backbone is no faster in batches, and fills up those of a few."""
     if model.reader is None:
-        return model.scores(images)
-    return torch.cat([model.scores(image) for image in images.split(1)])
+        return images
+    return torch.cat([model.stored(image) for image in images.split(1)])

@@ -8,29 +8,34 @@ import torch
 from torch import Tensor
 
 from strongreplay.errors import DataError
-from strongreplay.models.drift import Reference, describe, make_reference
+from strongreplay.models.drift import Reference, describe, make_reference, usual_measure
 from strongreplay.models.gate import HELD_OUT
-from strongreplay.models.unlike import energy
+from strongreplay.models.unlike import Measure
+from strongreplay.serve.live import Loaded
 from strongreplay.serve.remembered import RememberedSamples, SampleCache
 
 ROOM = 2000  # samples
 
 
 class Traffic:
-    """Energy and predicted column of the newest samples that the served version answered."""
+    """What was measured of the newest samples that the served version answered, and the predicted columns."""
 
     def __init__(self, cache: SampleCache) -> None:
         self.cache, self.lock = cache, threading.Lock()
         self.version = ""
-        self.rows: deque[tuple[float, int]] = deque(maxlen=ROOM)
+        self.measure: Measure | None = None
+        self.rows: deque[tuple[list[float], int]] = deque(maxlen=ROOM)
         self.known: tuple[RememberedSamples, Reference] | None = None
 
-    def note(self, version: str, logits: Tensor) -> None:
-        """Called with the logits of every batch; a new version begins anew."""
-        found = zip(energy(logits).tolist(), logits.argmax(1).tolist(), strict=True)
+    def note(self, loaded: Loaded, stored: Tensor, logits: Tensor) -> None:
+        """Called with every batch, by one thread; a new version begins anew."""
+        is_new = self.measure is None or loaded.version.name != self.version
+        measure = usual_measure(loaded.model) if is_new else self.measure
+        assert measure is not None
+        found = zip(measure(stored, logits).tolist(), logits.argmax(1).tolist(), strict=True)
         with self.lock:
-            if version != self.version:
-                self.version = version
+            if is_new:
+                self.version, self.measure = loaded.version.name, measure
                 self.rows.clear()
             self.rows.extend(found)
 
@@ -44,8 +49,9 @@ class Traffic:
             rows = list(self.rows) if self.version == reference.version else []
         if not rows:
             return {"version": reference.version, "samples": 0, "over": False}
-        scores = torch.tensor([score for score, _ in rows], dtype=torch.float64)
-        return describe(reference, scores, torch.tensor([column for _, column in rows])).to_dict()
+        parts = torch.tensor([parts for parts, _ in rows], dtype=torch.float64)
+        columns = torch.tensor([column for _, column in rows])
+        return describe(reference, reference.sum_up(parts), columns).to_dict()
 
     def reference(self) -> Reference:
         kept = self.cache.read()
