@@ -1,10 +1,12 @@
 """Overhead of a training step: its time relative to a bare PyTorch loop, and its memory.
 
-The bare loop does only the same forward passes, backward passes and SGD steps, on prepared tensors; ours also
-gathers and augments the batch, draws from memory, augments the replayed images, and stores samples. Both
-alternate in short blocks, so that a busy machine slows both; the result is the median ratio over blocks.
+The bare loop (`bare_loops.py`) does only the same forward passes, backward passes and SGD steps, on prepared
+tensors; ours also gathers and augments the batch, draws from memory, augments the replayed images, and stores
+samples. Both alternate in short blocks, so that a busy machine slows both; the result is the median ratio
+over blocks. `--clock processor` measures processor time, which is steadier on a machine that others use.
 
-    python benchmarks/speed.py [--net mlp|resnet64|resnet20|memory ...] [--threads 1 2] [--json FILE]
+    python benchmarks/speed.py [--net mlp|resnet64|resnet20|vit|memory ...] [--method NAME ...]
+        [--threads 1 2] [--clock wall|processor] [--json FILE]
     python benchmarks/speed.py --precision [--net resnet64 resnet20] [--threads 2] [--json FILE]
 
 With --precision it compares SER's own step in float32, in bfloat16, compiled, and both, in turns. It also
@@ -16,9 +18,8 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from copy import deepcopy
 from dataclasses import asdict, dataclass
-from functools import partial, reduce
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import median
@@ -26,8 +27,8 @@ from typing import Any, NamedTuple
 
 import torch
 import torch._inductor.utils
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, mse_loss
+from bare_loops import BARE, OWN, bare_loop
+from torch import Tensor
 
 from strongreplay.data.streams import PREPROCESSING, make_train_view
 from strongreplay.data.views import normalise, scale
@@ -41,8 +42,6 @@ from strongreplay.training.engine import train_task
 from strongreplay.training.precision import Precision
 from strongreplay.training.resources import peak_bytes, reset_peak
 from strongreplay.training.settings import TrainConfig
-
-Ready = list[dict[float, tuple[Tensor, Tensor]]]  # data of several steps: a real loop has new data each step
 
 
 @dataclass(frozen=True)
@@ -62,75 +61,8 @@ CASES = {
     "mlp": Case("mlp", 100, (1, 28, 28), 128, 20, 60, 94),  # a task of seq-mnist has 94
     "resnet20": Case("resnet18", 20, (3, 32, 32), 32, 4, 5, 4),
     "resnet64": Case("resnet18", 64, (3, 32, 32), 32, 1, 5, 1),
+    "vit": Case("vit", 32, (1, 28, 28), 32, 10, 10, 10),  # for methods that need one
 }
-
-
-@dataclass(frozen=True)
-class Bare:
-    """The passes of a step: rows of the forward passes of each backward pass, and passes without gradient."""
-
-    backwards: tuple[tuple[float, ...], ...]  # rows as multiples of the batch size
-    free: tuple[float, ...] = ()
-    num_steps: int = 1  # optimiser steps
-    distances: int = 0  # number of mean squared distances between logits in the loss
-
-
-ANCHORS = 10 * 4 / 128  # HAL: ten classes, four finished tasks, as a multiple of the MLP's batch
-SHARE = 40 / 128  # GEM: 200 samples over five tasks
-CANDIDATES = 200 / 128  # MIR: as many as the memory has, on the MLP
-ONE = 1 / 128  # MER: a single sample, on the MLP, for which it is made; two draws and the sample itself
-
-BARE = {
-    "sgd": Bare(((1,),)),
-    "er": Bare(((2,),)),
-    "der": Bare(((1, 1),), distances=1),
-    "derpp": Bare(((1, 1, 1),), distances=1),
-    "ser": Bare(((1, 1),), free=(1,), distances=2),
-    "oewc": Bare(((1,),)),
-    "si": Bare(((1,),)),
-    "lwf": Bare(((1,),), distances=1),
-    "agem": Bare(((1,), (1,))),
-    "gem": Bare(((SHARE,), (SHARE,), (SHARE,), (SHARE,), (1,))),
-    "fdr": Bare(((1,), (1,)), num_steps=2),
-    "ert": Bare(((2,),)),
-    "hal": Bare(((2,), (ANCHORS,)), free=(ANCHORS, 1)),
-    "clser": Bare(((2, 1),), free=(1, 1), distances=1),
-    "tamil": Bare(((1, 1, 1),), free=(1,), distances=1),
-    "er-ace": Bare(((1, 1),)),
-    "scommer": Bare(((1, 1),), free=(1,), distances=1),
-    "mir": Bare(((1,), (1,)), free=(CANDIDATES, CANDIDATES)),
-    # All ten classes are in every task here, so no future columns are left, and nothing is contrasted. After
-    # four tasks, a quarter of the stream's batch passes with the first replayed one.
-    "xder": Bare(((1, 1.25, 1),), distances=1),
-    "ewc": Bare(((1,),)),
-    "rwalk": Bare(((2,),)),
-    "mer": Bare(((ONE,),) * 3 * 128, num_steps=3 * 128),
-    "dri": Bare(((1, 1, 1),), free=(1,), distances=1),
-    "pass": Bare(((4,),), free=(4,)),  # four turns of each image
-}
-
-
-def bare_block(passes: Bare, net: nn.Module, old: nn.Module, ready: Ready, steps: int) -> None:
-    """Only forward passes, cross-entropies, backward passes and optimiser steps, on prepared tensors."""
-    optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
-    targets = torch.zeros(2 * max(len(labels) for _, labels in ready[0].values()), 10)
-    for step in range(steps):
-        data = ready[step % len(ready)]
-        for rows in passes.free:
-            with torch.no_grad():
-                old(data[rows][0])
-        for number, forwards in enumerate(passes.backwards):
-            logits = [net(data[rows][0]) for rows in forwards]
-            losses = [cross_entropy(z, data[rows][1]) for z, rows in zip(logits, forwards, strict=True)]
-            losses += [0.2 * mse_loss(z, targets[: len(z)]) for z in logits[: passes.distances]]
-            loss = reduce(torch.add, losses)
-            if number == 0 or passes.num_steps > 1:
-                optimizer.zero_grad()
-            loss.backward()
-            if passes.num_steps > 1:
-                optimizer.step()
-        if passes.num_steps == 1:
-            optimizer.step()
 
 
 def make_task(case: Case, steps: int, index: int = 0) -> Task:
@@ -147,7 +79,7 @@ def make_method(name: str, case: Case, view: View, plain: View) -> Method:
 
 
 def views(case: Case) -> tuple[View, View]:
-    if case.net == "mlp":
+    if case.shape[0] == 1:
         return scale, scale
     look = PREPROCESSING["cifar10"]
     plain = normalise(look.mean, look.std)
@@ -160,13 +92,16 @@ def learn(method: Method, task: Task, case: Case, view: View) -> None:
     train_task(method, task, view, optimizer, epochs=1, batch_size=case.batch_size, generator=order)
 
 
-def seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
+CLOCKS = {"wall": time.perf_counter, "processor": time.process_time}
+
+
+def seconds(work: Callable[[], object], clock: str = "wall") -> float:
+    start = CLOCKS[clock]()
     work()
-    return time.perf_counter() - start
+    return CLOCKS[clock]() - start
 
 
-def step_ratio(name: str, case: Case) -> dict[str, float]:
+def step_ratio(name: str, case: Case, clock: str = "wall") -> dict[str, float]:
     """Time of our step divided by the bare one; the method has a full memory and four finished tasks."""
     view, plain = views(case)
     method = make_method(name, case, view, plain)
@@ -176,19 +111,16 @@ def step_ratio(name: str, case: Case) -> dict[str, float]:
     # What happens once per task is not part of a step.
     method.begin_task = lambda task: task  # type: ignore[method-assign]
     method.end_task = lambda task: None  # type: ignore[method-assign]
-    net = deepcopy(method.net)  # includes the layers that the method has added
-    old = deepcopy(net).eval().requires_grad_(False)
-    passes = BARE[name]
-    counts = {rows for forwards in (*passes.backwards, passes.free) for rows in forwards}
+    sizes, bare_steps = bare_loop(name, method)
     ready = [
-        {rows: ready_rows(task.train, plain, max(1, round(rows * case.batch_size))) for rows in counts}
+        {rows: ready_rows(task.train, plain, max(1, round(rows * case.batch_size))) for rows in sizes}
         for _ in range(min(case.block, 20))
     ]
-    bare_block(passes, net, old, ready, case.block)
+    bare_steps(ready, case.block)
     ratios, ours, bares = [], [], []
     for _ in range(case.rounds):
-        bare = seconds(lambda: bare_block(passes, net, old, ready, case.block))
-        own = seconds(lambda: learn(method, task, case, view))
+        bare = seconds(lambda: bare_steps(ready, case.block), clock)
+        own = seconds(lambda: learn(method, task, case, view), clock)
         ratios.append(own / bare)
         ours.append(1000 * own / case.block)
         bares.append(1000 * bare / case.block)
@@ -280,9 +212,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--net", nargs="+", choices=[*CASES, "memory"], default=[*CASES, "memory"])
+    parser.add_argument(
+        "--net", nargs="+", choices=[*CASES, "memory"], default=["mlp", "resnet20", "resnet64", "memory"]
+    )
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
-    parser.add_argument("--method", nargs="+", choices=BARE, default=["sgd", "er", "derpp", "ser"])
+    parser.add_argument("--method", nargs="+", choices=BARE | OWN, default=["sgd", "er", "derpp", "ser"])
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="processor: for a busy machine")
     parser.add_argument("--precision", action="store_true", help="compare fp32, bf16 and compiled steps")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
@@ -300,7 +235,8 @@ def main() -> None:
             torch.set_num_threads(threads)
             for method in options.method:
                 entry = {"net": net, "threads": threads, "method": method}
-                entry |= step_ratio(method, CASES[net]) | peak_of_a_step(method, CASES[net])
+                entry |= step_ratio(method, CASES[net], options.clock)
+                entry |= peak_of_a_step(method, CASES[net])
                 report["steps"].append(entry)
                 print(
                     "{net:9} threads {threads}  {label:6} {ratio:5.2f} x bare  ({ours_ms:8.2f} ms, bare "

@@ -117,8 +117,8 @@ class XDER(Method):
         joined = torch.cat(slots)
         first = torch.from_numpy(np.sort(np.unique(joined.numpy(), return_index=True)[1]))
         here = first.to(self.past.device)
-        _, labels, stored = (torch.cat(parts)[here] for parts in zip(*rows, strict=True))
-        return Replayed(joined[first], labels, stored, torch.cat(outputs)[here])
+        labels, stored = torch.cat([row.labels for row in rows]), torch.cat([row.logits for row in rows])
+        return Replayed(joined[first], labels[here], stored[here], torch.cat(outputs)[here])
 
     def refresh(self, replayed: Replayed) -> None:
         """Replace the logits of present and future columns, at a slot's n-th visit with probability 1/n."""
