@@ -305,7 +305,7 @@ def test_a_lack_of_memory_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     write(tmp_path, {"a/1.png": pack(GREY)})
     with monkeypatch.context() as patch:
-        patch.setattr(Image.Image, "convert", fail)
+        patch.setattr(Image.Image, "tobytes", fail)
         with pytest.raises(DataError, match=r"a/1.png needs too much memory, expected at most .*; replace"):
             read_images(tmp_path, None, None)
     monkeypatch.setattr(np, "empty", fail)

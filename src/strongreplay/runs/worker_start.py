@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import pickle
 import threading
 import time
 from collections.abc import Callable
@@ -23,10 +22,10 @@ class ParentWatch(threading.Thread):
             os._exit(1)
 
 
-def begin(link: Connection, options: bytes, threads: int) -> None:
-    """The main function of a worker; `options` are pickled, since unpickling them imports PyTorch."""
+def begin(link: Connection, threads: int) -> None:
+    """The main function of a worker; its options come through the link: reading them imports PyTorch."""
     watch = ParentWatch()
     watch.start()
     from strongreplay.runs.workers import work
 
-    work(link, pickle.loads(options), threads, watch)
+    work(link, link.recv(), threads, watch)

@@ -8,7 +8,6 @@ more, from its last checkpoint.
 import atexit
 import multiprocessing
 import os
-import pickle
 import signal
 import time
 from collections.abc import Iterable, Iterator
@@ -96,9 +95,9 @@ class WorkerPool:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         threads = self.threads or max(1, (os.cpu_count() or 1) // self.num_jobs)
-        given = theirs, pickle.dumps(self.options), threads
-        process = context.Process(target=begin, args=given, daemon=True)
+        process = context.Process(target=begin, args=(theirs, threads), daemon=True)
         process.start()
+        ours.send(self.options)
         theirs.close()  # only the child's copy stays open, so the pipe closes if the child dies
         return Worker(process, ours)
 
