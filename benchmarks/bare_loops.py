@@ -100,7 +100,8 @@ def of_dgr(method: Any) -> Loss:
         with torch.no_grad():
             method.old_generator(noise), method.old_net(inputs)
         of_net = [cross_entropy(method.net(inputs), labels) for _ in range(2)]
-        total: Tensor = reduce(torch.add, [*of_net, *(method.generator.loss(inputs, noise) for _ in range(2))])
+        of_generator = [method.generator.loss(inputs, noise) for _ in range(2)]
+        total: Tensor = reduce(torch.add, [*of_net, *of_generator])
         return total
 
     zeros = torch.zeros(1000, method.config.code_size)
