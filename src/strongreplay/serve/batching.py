@@ -55,7 +55,7 @@ class Batcher:
         self.on_batch, self.on_answers = on_batch, on_answers
         self.requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self.num_waiting, self.lock = 0, threading.Lock()
-        self.readers = ThreadPoolExecutor(os.cpu_count(), "reader")
+        self.readers = ThreadPoolExecutor(max(1, (os.cpu_count() or 1) - 1), "reader")  # one core computes
         self.thread = threading.Thread(target=self.work, name="batcher", daemon=True)
 
     def start(self) -> None:
