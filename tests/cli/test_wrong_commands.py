@@ -11,7 +11,8 @@ __all__ = ["ser"]  # a fixture
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "written_by_0.1"
 RECORD = "rec/split-digits/ser-m20-b3dae4c058/seed-0.json"
 
-# RUN is `ser run split-digits`, RECORD a record, kept a model, notes.txt a text, empty a folder.
+# RUN is `ser run split-digits`, RECORD a record, kept a model, notes.txt a text, empty a folder, and
+# loop a link to itself.
 WRONG = [
     # How settings are typed
     ("RUN --set data.validation=0.9999", "data.validation=0.9999 holds out 287 of the 287 samples of a task"),
@@ -66,6 +67,24 @@ WRONG = [
     ("RUN --checkpoint-every 5x", "--checkpoint-every takes 5m, 90s, 2h or a number of steps"),
     ("RUN --config nowhere.toml", "nowhere.toml: missing; give a TOML file"),
     ("RUN --config notes.txt", "notes.txt: not readable as TOML"),
+    ("RUN --set train.lr=nan", "train.lr must be a finite number, got 'nan'"),
+    ("RUN --set method.alpha=1e999", "method.alpha must be a finite number, got '1e999'"),
+    ("RUN --set method.terms=current,current", "method.terms must name each term once"),
+    ("RUN --set train.weight_decay=-1", "train.weight_decay must be >= 0.0"),
+    ("RUN --memory 9223372036854775807", "there was not enough memory"),
+    ("RUN --memory ''", "--memory has no value"),
+    ("RUN --net ,", "--net has no value"),
+    ("RUN --method ,", "--method must name at least one method"),
+    ("RUN --net résnet", "did you mean 'resnet18'?"),
+    ("RUN --log ''", "--log names no logger"),
+    ("RUN --device gpu", "device 'gpu' is not available"),
+    ("RUN --shard 4/3", "--shard takes K/N with K from 1 to N"),
+    ("RUN --out notes.txt", "no state can be kept there (Not a directory)"),
+    ("RUN --config empty", "empty: not a regular file"),
+    ("tune split-digits --method ''", "--method must name at least one method"),
+    ("tune split-digits --validation nan", "--validation must be > 0 and < 1, got nan"),
+    ("tune split-digits --space empty", "--space empty: cannot be read (Is a directory)"),
+    ("tune split-digits --set train.lr=0.1,0.2", "ser tune takes one value of each setting"),
     # Streams
     ("RUN --set data.first=4", "data.first needs data.step"),
     ("RUN --set data.order=9,8", "data.order must be 'shuffled' or the numbers of all 10 classes"),
@@ -78,6 +97,8 @@ WRONG = [
     ("run folder:nowhere", "nowhere is missing; check the path after folder:"),
     ("run folder:empty", "empty must hold a folder for each class"),
     ("run csv:notes.txt", "must begin with the header path,label"),
+    ("run folder:loop", "loop cannot be read: Too many levels of symbolic links"),
+    ("run p-mnist --data empty --device cpu", "mnist not found in empty; run: ser data get mnist"),
     ("run p-mnist --method lwf", "lwf needs disjoint classes per task; p-mnist is Domain-IL"),
     # Records
     ("compare RECORD --picture x.txt", "--picture must be a file that ends in .png"),
@@ -88,13 +109,21 @@ WRONG = [
     ("compare RECORD --picture x.png --csv", "--csv draws no picture, got --picture x.png"),
     ("compare RECORD --against ser --picture x.png", "--against draws no picture"),
     ("compare RECORD --spread std", "'std' is not one of 'interval', 'sd'"),
+    ("compare linked", "passed over linked/seed-0.json: not readable (Too many levels of symbolic links)"),
+    ("compare RECORD --against ''", "unknown method ''"),
+    ("compare RECORD --picture notes.txt/x.png", "the picture cannot be written (Not a directory)"),
+    ("compare RECORD --spread sd --spread sd", "--spread is given 2 times"),
+    ("show empty", "no records in empty"),
+    ("show table2/p-mnist/m200/ser/domain-il --out empty", "no records in empty"),
     ("show table2", "See: ser reproduce list table2"),
     ("reproduce report --csv --json", "--csv and --json exclude each other"),
     ("compare RECORD --csv --json", "--csv and --json exclude each other"),
     ("show RECORD --config --csv", "--config and --csv exclude each other"),
     ("show table2/p-mnist/m200/sre/domain-il", "did you mean 'table2/p-mnist/m200/ser/domain-il'?"),
-    ("report RECORD -o x.pdf", "--out must be a file that ends in .html, got 'x.pdf'"),
+    ("report RECORD -o x.pdf", "--out must be a file that ends in .html, .htm, got 'x.pdf'"),
     ("report RECORD -o .", "--out must be a file that ends in .html"),
+    ("report RECORD -o notes.txt/x.html", "notes.txt/x.html: cannot be written (Not a directory)"),
+    ("report RECORD --margin inf", "less than or equal to 100"),
     ("report RECORD --margin two", "Invalid value for '--margin'"),
     ("reproduce table9", "No such command 'table9'"),
     ("reproduce table2 --only q-mnist", "unknown word in --only 'q-mnist'; did you mean"),
@@ -103,7 +132,13 @@ WRONG = [
     ("reproduce report --out empty", "no records in empty; make some with: ser run"),
     ("reproduce report --out notes.txt", "no records in notes.txt"),
     ("reproduce report --out nowhere", "nowhere: no such file or folder"),
+    ("reproduce report --out rec --to notes.txt", "notes.txt: cannot be written (Not a directory)"),
+    ("reproduce list --protocol half", "unknown protocol 'half'"),
+    ("resume notes.txt", "notes.txt: no stopped run in there"),
+    ("state verify loop", "loop: no checkpoints in there"),
     ("resume empty", "no stopped run in there"),
+    ("data get digits --data", "requires an argument"),
+    ("data get mnist --data notes.txt", "notes.txt/mnist cannot be written"),
     ("data get mnits", "did you mean 'mnist'?"),
     # Kept models
     ("learn new --data nowhere", "nowhere is missing"),
@@ -114,8 +149,32 @@ WRONG = [
     ("learn new --data data/may --channels 2", "channels must be 1 (grey) or 3 (colour)"),
     ("predict kept nowhere.png", "nowhere.png is missing"),
     ("predict kept data/may --version v99", "no version 'v99'; there are: v1, v2, v3, candidate"),
-    ("evaluate kept --data data/may --confusion x.txt", "--confusion must be a .png file"),
+    ("evaluate kept --data data/may --confusion x.txt", "--confusion must be a file that ends in .png"),
+    ("evaluate kept --data data/may --confusion empty", "got a folder"),
+    ("evaluate kept --data empty", "empty must hold a folder for each class"),
     ("rollback kept v99", "no version 'v99'"),
+    ("export kept empty", "empty: a folder is there; name a file, such as model.onnx"),
+    ("export kept .", "a folder is there"),
+    ("export kept x.txt", "its name must end in .onnx"),
+    ("learn new --data data/may --set method.alpha=inf", "method.alpha must be a finite number"),
+    ("learn notes.txt --data data/may", "a file where the folder of a model should be"),
+    ("learn new --data data/may --merge-case --keep-case", "contradict each other"),
+    ("predict kept empty", "empty must hold images"),
+    ("predict kept loop", "loop cannot be read"),
+    ("predict kept data/may --device cuda:99", "device 'cuda:99' is not available"),
+    ("status notes.txt", "notes.txt: no model is kept there"),
+    ("history rec", "rec: no model is kept there"),
+    ("diff kept v1 v99", "no version 'v99'"),
+    ("drift kept --data data/may --rate nan", "must be between 0 and 1, got nan"),
+    ("drift kept --data data/may --rate 0.3 --examples x.txt", "--examples must be a file that ends in .png"),
+    ("drift kept --data data/may --data nowhere --rate 0.3", "--data nowhere: no such file or folder"),
+    ("review kept --data nowhere", "--data nowhere: no such file or folder"),
+    ("review kept --data data/may --out data", "data: the folder is not empty"),
+    ("serve kept --host 0.0.0.0", "needs a token of 16 characters or more"),
+    ("serve kept --timeout nan", "greater than or equal to 0.1"),
+    ("memory kept show --out notes.txt", "--out must be a file that ends in .png, got 'notes.txt'"),
+    ("memory kept export notes.txt", "notes.txt: a file is there"),
+    ("doctor extra", "unexpected extra argument(s) (extra)"),
     ("memory kept forget --id 99999", "no remembered sample has such a label, source or id"),
 ]  # fmt: skip
 
@@ -128,6 +187,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "record").rename(folder / "rec")
     (folder / "notes.txt").write_text("hi\n")
     (folder / "empty").mkdir()
+    (folder / "loop").symlink_to("loop")
+    (folder / "linked").mkdir()
+    (folder / "linked" / "seed-0.json").symlink_to("seed-0.json")
     return folder
 
 

@@ -57,6 +57,6 @@ def main() -> None:
     except SerError as error:
         print_error(str(error))
         sys.exit(2 if isinstance(error, ConfigError) else 1)
-    except OSError as error:  # such as a full disk; the text names the file if it is known
-        print_error(str(error))
+    except OSError as error:  # such as a full disk
+        print_error(f"{error.filename}: {error.strerror}" if error.filename else str(error))
         sys.exit(1)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strongreplay.cli.commands import STUDY, Command
-from strongreplay.cli.options import RecordPaths, SpreadOption, takes_format
+from strongreplay.cli.options import RecordPaths, SpreadOption, check_ending, takes_format
 from strongreplay.cli.tables import Entry, Format, Table, TableCell, is_terminal, print_table
-from strongreplay.cli.text import print_line
+from strongreplay.cli.text import print_line, print_problems
 from strongreplay.cli.verdict_tables import print_paired
 from strongreplay.errors import ConfigError, DataError, unknown
 from strongreplay.progress import Bar
@@ -30,8 +30,9 @@ def compare_command(
         Path | None, typer.Option(help="File of the picture.", show_default="in the first folder")
     ] = None,
     against: Annotated[
-        str, typer.Option(metavar="METHOD", help="Test this method against the others: paired, after Holm.")
-    ] = "",
+        str | None,
+        typer.Option(metavar="METHOD", help="Test this method against the others: paired, after Holm."),
+    ] = None,
     metric: Annotated[
         str, typer.Option(metavar="NAME,...", help="Columns, such as average_incremental_accuracy.")
     ] = ",".join(SCORES),
@@ -47,27 +48,19 @@ def compare_command(
 
     metrics = parse_metrics(metric)
     if picture:
-        check_picture(picture)
+        check_ending("--picture", picture, ".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
     folder, records = paths[0] if paths[0].is_dir() else paths[0].parent, read_records(paths)
-    if against and metrics != list(SCORES):
+    if against is not None and metrics != list(SCORES):
         raise ConfigError(
             "--metric is for the table; --against tests average accuracy: leave one of them out"
         )
-    if picture and (against or form != "text"):
-        other = "against" if against else form
+    if picture and (against is not None or form != "text"):
+        other = form if against is None else "against"
         raise ConfigError(f"--{other} draws no picture, got --picture {picture}; leave one of them out")
-    if against:
+    if against is not None:
         print_paired(compare_groups(group_records(records), against), against, form, spread)
     else:
         print_comparison(records, folder, picture, form, spread, metrics=metrics)
-
-
-def check_picture(path: Path) -> None:
-    """Refuse a folder, and a file of a format that cannot be drawn, before anything is read."""
-    formats = (".png", ".svg", ".pdf", ".jpg", ".jpeg", ".webp")
-    if path.is_dir() or path.suffix.lower() not in formats:
-        what = "a folder" if path.is_dir() else f"'{path}'"
-        raise ConfigError(f"--picture must be a file that ends in {', '.join(formats)}, got {what}")
 
 
 def parse_metrics(text: str) -> list[str]:
@@ -100,11 +93,6 @@ def find_records(paths: list[Path]) -> "Found":
         places = ", ".join(map(str, paths))
         raise DataError(f"no records in {places}; make some with: ser run STREAM --out DIR")
     return found
-
-
-def print_problems(problems: list[str]) -> None:
-    for problem in problems:
-        print_line(f"passed over {problem}", err=True)
 
 
 def print_comparison(

@@ -7,11 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 import typer
 
 from strongreplay.cli.commands import KEEP, Command
-from strongreplay.cli.options import AsJson, Device, ShowAll, StateFolder, Threads, VersionName, choose_device
-from strongreplay.cli.predict import find_files, print_faults, read_batches
+from strongreplay.cli.options import (
+    AsJson,
+    Device,
+    ShowAll,
+    StateFolder,
+    Threads,
+    VersionName,
+    check_ending,
+    choose_device,
+)
+from strongreplay.cli.predict import find_files, read_batches
 from strongreplay.cli.tables import Table, print_table
-from strongreplay.cli.text import count_of, print_json, print_line
-from strongreplay.errors import ConfigError, DataError
+from strongreplay.cli.text import count_of, print_json, print_line, print_problems
+from strongreplay.errors import DataError
 from strongreplay.progress import Bar
 
 if TYPE_CHECKING:
@@ -62,6 +71,8 @@ def drift_command(
     from strongreplay.models.drift import Collector, load_reference, report_drift
     from strongreplay.models.store import Store
 
+    if examples is not None:
+        check_ending("--examples", examples, ".png")
     _, model, reference = load_reference(Store(state), version, choose_device(device, threads), rate, score)
     collector = Collector(model, reference)
     collect(collector, data)
@@ -88,13 +99,13 @@ class Scores(Protocol):
 def collect(collector: Scores, data: list[str]) -> None:
     """Score every sample; those that cannot be read are reported and left out."""
     files, faults = find_files(data)
-    print_faults(faults)
-    if not files:
-        raise ConfigError(f"--data {' '.join(data)}: no image is there; give a folder of images")
+    faults += [f"--data {path}: no such file or folder" for path in data if not Path(path).exists()]
+    if faults:
+        raise DataError("\n".join(faults))
     done, count = 0.0, 0
     with Bar() as bar:
         for batch in read_batches(files, collector.model.shape, BATCH_SIZE):
-            print_faults(batch.faults)
+            print_problems(batch.faults)
             if batch.names:
                 collector.add(batch.names, batch.inputs)
                 count += len(batch.names)

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strongreplay.cli.commands import KEEP, Command
-from strongreplay.cli.options import AsJson, Device, ShowAll, StateFolder, Threads, VersionName, choose_device
+from strongreplay.cli.options import (
+    AsJson,
+    Device,
+    ShowAll,
+    StateFolder,
+    Threads,
+    VersionName,
+    check_ending,
+    choose_device,
+)
 from strongreplay.cli.tables import NUM_ROWS, Table, print_table
 from strongreplay.cli.text import (
     count_of,
@@ -17,7 +26,7 @@ from strongreplay.cli.text import (
     print_line,
     print_note,
 )
-from strongreplay.errors import ConfigError, DataError
+from strongreplay.errors import DataError
 from strongreplay.progress import Bar
 
 if TYPE_CHECKING:
@@ -49,8 +58,8 @@ def evaluate_command(
     from strongreplay.models.inspect import evaluate_versions
     from strongreplay.models.store import Store
 
-    if confusion and confusion.suffix.lower() != ".png":
-        raise ConfigError(f"--confusion must be a .png file, got {confusion}; give it that ending")
+    if confusion:
+        check_ending("--confusion", confusion, ".png")
     place = choose_device(device, threads)
     with Bar() as bar:
         result = evaluate_versions(Store(state), data, version, against, place, bar)

@@ -42,6 +42,8 @@ def export_command(
     if form != "onnx":
         export_folder(state, out, form, version)
         return
+    if out.is_dir():
+        raise ConfigError(f"{out}: a folder is there; name a file, such as model.onnx")
     for path in (out, text_beside(out)):
         if os.path.lexists(path) and not force:
             raise ConfigError(

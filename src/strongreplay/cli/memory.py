@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from strongreplay.cli.commands import KEEP, Command
-from strongreplay.cli.options import AsJson, ShowAll, StateFolder, VersionName
+from strongreplay.cli.options import AsJson, ShowAll, StateFolder, VersionName, check_ending
 from strongreplay.cli.tables import NUM_ROWS, Table, print_table
 from strongreplay.cli.text import count_of, format_bytes, print_json, print_line
 from strongreplay.errors import ConfigError, unknown
@@ -118,6 +118,7 @@ def show_command(
     """
     from strongreplay.report.contact_sheet import draw_sheet
 
+    check_ending("--out", out, ".png")
     kept = read_samples(context.obj, version, label)
     if len(kept.parts["model"]["shape"]) != 3:
         print_line("this model learnt features, not images: there is nothing to see; try list or export")

@@ -79,6 +79,13 @@ def choose_device(name: str, threads: int | None) -> "torch.device":
     return find_device(name)
 
 
+def check_ending(option: str, path: Path, *endings: str) -> None:
+    """Refuse a folder, and a file of a format that is not written, before anything is read."""
+    if path.is_dir() or path.suffix.lower() not in endings:
+        what = "a folder" if path.is_dir() else f"'{path}'"
+        raise ConfigError(f"{option} must be a file that ends in {', '.join(endings)}, got {what}")
+
+
 def choose_data_folder(option: Path | None) -> Path:
     """The option, else STRONGREPLAY_DATA, else the user's cache folder."""
     if option is not None:
@@ -88,6 +95,16 @@ def choose_data_folder(option: Path | None) -> Path:
     from strongreplay.data.datasets import default_folder
 
     return default_folder()
+
+
+def parse_methods(entries: list[str]) -> list[str]:
+    """The names of all entries, which may have commas, each once."""
+    names = list(
+        dict.fromkeys(name.strip() for entry in entries for name in entry.split(",") if name.strip())
+    )
+    if not names:
+        raise ConfigError("--method must name at least one method; see: ser list methods")
+    return names
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -162,5 +179,5 @@ SpreadOption = Annotated[
 ]
 Margin = Annotated[
     float,
-    typer.Option(min=0.0, help="Points below the printed number that still count as reproduced."),
+    typer.Option(min=0.0, max=100.0, help="Points below the printed number that still count as reproduced."),
 ]

@@ -6,10 +6,10 @@ from typing import Annotated
 import typer
 
 from strongreplay.cli.commands import STUDY, Command
-from strongreplay.cli.compare import find_records, print_problems
-from strongreplay.cli.options import Margin, RecordPaths
-from strongreplay.cli.text import count_of, print_line
-from strongreplay.errors import ConfigError, DataError
+from strongreplay.cli.compare import find_records
+from strongreplay.cli.options import Margin, RecordPaths, check_ending
+from strongreplay.cli.text import count_of, print_line, print_problems
+from strongreplay.errors import DataError
 from strongreplay.progress import Bar
 
 
@@ -25,8 +25,7 @@ def report_command(
     from strongreplay.report.page import build
     from strongreplay.storage.files import write_text
 
-    if out.suffix.lower() not in (".html", ".htm"):
-        raise ConfigError(f"--out must be a file that ends in .html, got '{out}'; a page is HTML")
+    check_ending("--out", out, ".html", ".htm")
     found = find_records(paths)
     with Bar() as bar:
         page = build(found, bar, margin=margin)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from strongreplay.cli.commands import STUDY, Command
-from strongreplay.cli.compare import print_problems
 from strongreplay.cli.many_runs import GridOptions, makes_runs
 from strongreplay.cli.options import (
     RESULTS,
@@ -24,7 +23,7 @@ from strongreplay.cli.options import (
 )
 from strongreplay.cli.reproduce_report import report_command
 from strongreplay.cli.tables import Format, Table, TableCell, print_table
-from strongreplay.cli.text import print_line, print_note
+from strongreplay.cli.text import print_line, print_note, print_problems
 from strongreplay.cli.verdict_tables import numbers_of, print_leads, print_verdicts
 from strongreplay.errors import ConfigError, unknown
 from strongreplay.progress import Bar

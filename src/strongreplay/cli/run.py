@@ -16,10 +16,10 @@ from strongreplay.cli.options import (
     Seeds,
     Settings,
     choose_data_folder,
+    parse_methods,
     parse_seeds,
 )
 from strongreplay.cli.text import print_note
-from strongreplay.errors import ConfigError
 from strongreplay.progress import Bar, GridProgress, Standing
 
 if TYPE_CHECKING:
@@ -93,9 +93,7 @@ def run_command(
 
     Example: ser run split-digits --method er,ser --memory 50 --seeds 5 --out runs
     """
-    names = list(dict.fromkeys(name.strip() for entry in method for name in entry.split(",") if name.strip()))
-    if not names:
-        raise ConfigError("--method must name at least one method; see: ser list methods")
+    names = parse_methods(method)
     numbers = parse_seeds(seeds)
 
     from strongreplay.runs.config import prepare_stream

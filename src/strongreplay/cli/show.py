@@ -48,7 +48,7 @@ def show_command(
 
     cells = {item.name: item for item in items()}
     for path in paths:
-        if path.parts[0] in TARGETS and not path.exists():
+        if path.parts[:1] and path.parts[0] in TARGETS and not path.exists():
             if str(path) not in cells:
                 near = f"See: ser reproduce list {path.parts[0]}"
                 raise unknown("cell", str(path), cells, near)

@@ -34,6 +34,12 @@ def print_note(text: str) -> None:
     print_line(f"note: {text}", err=True)
 
 
+def print_problems(problems: Sequence[str]) -> None:
+    """Print what was left out, and why."""
+    for problem in problems:
+        print_line(f"passed over {problem}", err=True)
+
+
 def print_error(text: str) -> None:
     """Print one line for each fault in the text."""
     for line in text.splitlines():

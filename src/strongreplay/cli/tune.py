@@ -15,6 +15,7 @@ from strongreplay.cli.options import (
     ProtocolName,
     Settings,
     choose_data_folder,
+    parse_methods,
     takes_format,
 )
 from strongreplay.cli.tables import Entry, Format, Table, TableCell, print_table
@@ -79,11 +80,11 @@ def tune_command(
     from strongreplay.runs.config import prepare_stream
     from strongreplay.runs.grid import RunOptions
     from strongreplay.runs.recipes import recipe_of
-    from strongreplay.runs.sweep import Sweep, add_options, collect_settings, split_commas
+    from strongreplay.runs.sweep import Sweep, add_options, collect_settings
     from strongreplay.runs.tune import SEARCHED, write_recipe
     from strongreplay.storage.records import safe_name
 
-    names = split_commas(method)
+    names = parse_methods(method)
     chosen = add_options(collect_settings(settings), {"memory": memory}) | {"data.validation": [validation]}
     sweep = Sweep(stream, names, settings=chosen, recipe=recipe_of(protocol, recipe))
     with Bar() as bar:

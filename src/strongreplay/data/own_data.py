@@ -6,6 +6,7 @@ Large arrays are memory-mapped from the cache or from the user's folder (npy), a
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,7 @@ def _open_inputs(path: Path) -> Tensor:
 
 def _kept(source: DataSource, cache: Path, progress: OnProgress | None) -> tuple[Path, dict[str, Any]]:
     """The cache folder of the current source, and its description; read and written if needed."""
-    key = json.dumps([source.kind, str(source.path.resolve()), source.side])
+    key = json.dumps([source.kind, os.path.realpath(source.path), source.side])
     place, stamp = cache / files.sha256(key.encode())[:16], stamp_of(source)
     about = _read_about(place, stamp)
     if about is None:

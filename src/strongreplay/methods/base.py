@@ -24,7 +24,7 @@ MAIN = "main"  # the phase whose loss terms a record keeps
 class MethodConfig(BaseModel):
     """Settings of a method: frozen, unknown keys refused; a field's description is its help text."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class ReplayConfig(MethodConfig):

@@ -18,7 +18,7 @@ on whole batches.
 from typing import Literal, NamedTuple
 
 import torch
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
@@ -60,6 +60,13 @@ class SERConfig(AveragingConfig):
     early: bool | None = Field(
         None, description="replay in the first task too; none: no replay there, as published"
     )
+
+    @field_validator("terms")
+    @classmethod
+    def name_each_once(cls, terms: tuple[Term, ...]) -> tuple[Term, ...]:
+        if len(set(terms)) < len(terms):
+            raise ValueError(f"method.terms must name each term once, got {','.join(terms)}")
+        return terms
 
 
 class SER(Averaging):

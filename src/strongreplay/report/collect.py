@@ -1,5 +1,6 @@
 """All records in files and folders, with their paths, and a line for each file that is not a record."""
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +30,7 @@ def collect(places: Iterable[Path], progress: Progress = ignore_progress) -> Fou
     """Read each file once, even if several places contain it; records are without loss terms."""
     found, sharing = Found(), Sharing()
     candidates = [file for place in places for file in find_files(place, found.problems)]
-    once = list({file.resolve(): file for file in reversed(candidates)}.values())[::-1]
+    once = list({os.path.realpath(file): file for file in reversed(candidates)}.values())[::-1]
     for number, file in enumerate(once):
         progress("reading records", number, len(once))
         try:

@@ -81,7 +81,7 @@ def draw_sheet(
         Image.alpha_composite(white, sheet).convert("RGB").save(path, "PNG")
     except OSError as error:
         raise RunError(
-            f"{path}: cannot be written ({error.strerror or error}); choose another place with --out"
+            f"{path}: cannot be written ({error.strerror or error}); choose another place"
         ) from None
     return sum(len(row.numbers) for row in rows)
 

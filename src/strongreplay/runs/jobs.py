@@ -177,12 +177,10 @@ def attempt(config: RunConfig, options: RunOptions, listener: Listener) -> tuple
 
 def explain_failure(error: Exception) -> str | None:
     """What a person can do something about: too little memory, a fault in a user's code, the disk."""
-    text = str(error).lower()
-    is_about_memory = isinstance(error, RuntimeError) and (
-        "out of memory" in text or "allocate memory" in text
-    )
-    if isinstance(error, MemoryError) or is_about_memory:
-        return f"there was not enough memory ({error})"
+    signs = ("out of memory", "allocate memory", "overflow when unpacking", "size calculation overflowed")
+    is_about_memory = any(sign in str(error).lower() for sign in signs)
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError | TypeError) and is_about_memory):
+        return f"there was not enough memory ({first_line(error)})"
     return explain_user_fault(error) or (str(error) if isinstance(error, OSError) else None)
 
 

@@ -44,6 +44,8 @@ def add_options(settings: Values, options: Mapping[str, Sequence[Any]]) -> Value
     found, faults = dict(settings), []
     for name, key in OPTIONS.items():
         given = split_commas(options.get(name, ()))
+        if options.get(name) and not given:
+            faults.append(f"--{name} has no value; give one, or leave it out")
         if name in ("memory", "tasks") and (wrong := [one for one in given if not is_whole(one)]):
             faults.append(f"--{name} takes whole numbers >= 0, with commas if several, got '{wrong[0]}'")
         if given and split_commas(found.get(key, given)) != given:

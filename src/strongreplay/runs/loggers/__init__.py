@@ -36,6 +36,8 @@ LOGGERS = {
 def parse_loggers(entries: Iterable[str]) -> tuple[str, ...]:
     """The names of all entries, which may have commas; a ConfigError unless each of them can be used."""
     names = [name.strip() for entry in entries for name in entry.split(",") if name.strip()]
+    if not names:
+        raise ConfigError(f"--log names no logger; known: {', '.join(LOGGERS)}")
     for name in dict.fromkeys(names):
         find_class(name)
     return tuple(dict.fromkeys(names))
