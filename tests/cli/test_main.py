@@ -65,7 +65,9 @@ def test_a_later_run_does_not_narrow_the_picture(finished: Path) -> None:
 @pytest.mark.slow
 def test_compare_names_its_spread_and_tests_one_method_against_the_others(finished: Path) -> None:
     by_deviation = ser("compare", "out", "--spread", "sd", "--picture", "sd.png", folder=finished).stdout
-    assert "mean ± sample deviation over n seeds" in by_deviation
+    assert "mean ± 95 % interval over n seeds" in by_deviation
+    assert "; sd: sample deviation" in by_deviation
+    assert "accuracy sd" in by_deviation
     paired = ser("compare", "out", "--against", "ser", folder=finished).stdout
     assert "paired t-test, p after Holm" in paired
     titles = [line for line in paired.splitlines() if line.startswith("split-digits")]

@@ -24,7 +24,7 @@ def test_mean_and_sample_deviation_by_hand() -> None:
     assert (summary.mean, summary.deviation, summary.count) == (82, 2, 3)
     assert summary.half_width == pytest.approx(4.303 * 2 / 3**0.5, abs=1e-3)  # Student's table, two degrees
     assert str(summary) == "82.00 ± 4.97"
-    assert summary.text("sd", count=True) == "82.00 ± 2.00 (3)"
+    assert summary.text(count=True) == "82.00 ± 4.97 (3)"
     assert str(summarise([80.0])) == "80.00"
     assert summarise([None]) is None
 

@@ -1,5 +1,6 @@
 """The paper's cells: all are there, each leads to one configuration, and the verdicts follow the rule."""
 
+import json
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 from scipy import stats
 
 from strongreplay.cli.reproduce import fingerprints_now
+from strongreplay.cli.verdict_tables import print_verdicts
 from strongreplay.errors import ConfigError
 from strongreplay.report.markdown import renew
 from strongreplay.report.paired import compare_cells, compare_groups
@@ -247,9 +249,23 @@ def test_rivals_are_paired_by_seed_and_corrected_after_holm() -> None:
 def test_texts_of_a_cell() -> None:
     cell = Cell(SER, Summary(82.76, 0.62, 5), Summary(81.3, 0.5, 3), "reproduced")
     assert texts(cell)[:3] == (SER.name, "82.76 ± 0.77 (5)", "81.30 ± 1.24 (3)")
-    assert texts(cell, "sd")[1:3] == ("82.76 ± 0.62 (5)", "81.30 ± 0.50 (3)")
     dash = next(item for item in items() if item.why_none)
     assert texts(Cell(dash, None, None, "no number"))[1:3] == ("-", "-")
+
+
+def test_deviations_have_columns_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    cell = Cell(SER, Summary(82.76, 0.62, 5), Summary(81.3, 0.5, 3), "reproduced")
+    print_verdicts([cell], "sd")
+    title, _, head, row = capsys.readouterr().out.splitlines()
+    assert "mean ± 95 % interval (runs)" in title
+    assert title.endswith("; sd: sample deviation")
+    assert head.split("  ")[0] == "cell"
+    assert [name in head for name in ("published sd", "ours sd")] == [True, True]
+    for text in ("82.76 ± 0.77 (5)", " 0.62", "81.30 ± 1.24 (3)", " 0.50"):
+        assert text in row
+    print_verdicts([cell], form="json")
+    published = json.loads(capsys.readouterr().out)[0]["published"]
+    assert published == {"mean": 82.76, "interval": pytest.approx(0.77, abs=0.01), "sd": 0.62, "n": 5}
 
 
 def test_files_hold_every_cell() -> None:

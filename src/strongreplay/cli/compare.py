@@ -10,7 +10,7 @@ from strongreplay.cli.commands import STUDY, Command
 from strongreplay.cli.options import RecordPaths, SpreadOption, check_ending, takes_format
 from strongreplay.cli.tables import Entry, Format, Table, TableCell, is_terminal, print_table
 from strongreplay.cli.text import print_line, print_problems
-from strongreplay.cli.verdict_tables import print_paired
+from strongreplay.cli.verdict_tables import add_deviations, numbers_of, print_paired
 from strongreplay.errors import ConfigError, DataError, unknown
 from strongreplay.progress import Bar
 
@@ -114,13 +114,14 @@ def print_comparison(
 
     groups = group_records(records)
     if form != "text":
-        print_table(make_comparison_table(groups, spread, metrics, with_stream=True), form)
+        table = make_comparison_table(groups, metrics, with_stream=True)
+        print_table(add_deviations(table, spread, form), form)
         return
     names = list(dict.fromkeys(group.place for group in groups))
     for name in names:
         file = safe_name(name).rstrip("-")
         own = [group for group in groups if group.place == name]
-        print_table(make_comparison_table(own, spread, metrics))
+        print_table(add_deviations(make_comparison_table(own, metrics), spread))
         shown = [group for group in group_records(drawn) if group.place == name] if drawn else own
         path = picture or folder / f"{file}.png"
         if picture and len(names) > 1:
@@ -136,18 +137,14 @@ def print_comparison(
 
 
 def make_comparison_table(
-    groups: "list[Group]",
-    spread: "Spread" = "interval",
-    metrics: Sequence[str] = SCORES,
-    with_stream: bool = False,
+    groups: "list[Group]", metrics: Sequence[str] = SCORES, with_stream: bool = False
 ) -> Table:
-    """Mean ± spread over seeds; the best of each column among equal memory sizes is marked.
+    """Mean ± interval over seeds; the best of each column among equal memory sizes is marked.
 
     `with_stream` is for formats other than text, which have all streams in one table.
     """
     from strongreplay.metrics import METRICS
     from strongreplay.report.styles import TITLES
-    from strongreplay.report.summary import SPREAD_NAMES
 
     columns = [*(["stream"] if with_stream else []), "method", "memory"]
     rows: list[list[Entry]] = [
@@ -161,19 +158,17 @@ def make_comparison_table(
     for scenario in [one for one in TITLES if any(one in group.records[0].scenarios for group in groups)]:
         for metric in metrics:
             columns.append(f"{TITLES[scenario]}\n{METRICS[metric].label}")
-            for row, cell in zip(rows, make_score_cells(groups, scenario, metric, spread), strict=True):
+            for row, cell in zip(rows, make_score_cells(groups, scenario, metric), strict=True):
                 row.append(cell)
     for row, group in zip(rows, groups, strict=True):
         row.append(len(group.records))
     mark = "in bold" if with_stream or is_terminal() else "marked *"
-    what = f"mean ± {SPREAD_NAMES[spread]} over n seeds, in per cent"
-    title = f"{'' if with_stream else f'{groups[0].place}: '}{what}; best of a memory size {mark}"
+    what = f"mean ± 95 % interval over n seeds, in per cent; best of a memory size {mark}"
+    title = what if with_stream else f"{groups[0].place}: {what}"
     return Table([*columns, "n"], rows, title, wraps=["method"], num_keys=2 + with_stream)
 
 
-def make_score_cells(
-    groups: "list[Group]", scenario: str, metric: str, spread: "Spread"
-) -> Iterator[TableCell]:
+def make_score_cells(groups: "list[Group]", scenario: str, metric: str) -> Iterator[TableCell]:
     """The cells of one column. Joint training is an upper bound and is never marked as best."""
     from strongreplay.metrics import METRICS
     from strongreplay.report.styles import UPPER_BOUND
@@ -187,8 +182,7 @@ def make_score_cells(
         own = rivals.get((group.place, group.memory_size), [])
         competes = summary is not None and len(own) > 1 and group.method != UPPER_BOUND
         is_best = competes and summary is not None and summary.mean == METRICS[metric].best_of(own)
-        value = {"mean": summary.mean, spread: summary.spread(spread)} if summary else {"mean": None}
-        yield TableCell(summary.text(spread) if summary else "-", value, is_best)
+        yield TableCell(summary.text() if summary else "-", numbers_of(summary), is_best)
 
 
 COMMAND = Command("compare", compare_command, STUDY, 30)

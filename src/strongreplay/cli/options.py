@@ -175,7 +175,9 @@ def with_options(
 
 SpreadOption = Annotated[
     Literal["interval", "sd"],
-    typer.Option(help="The number after ±: half of the 95 % interval of the mean, or the deviation."),
+    typer.Option(
+        help="sd: columns with the sample deviation, too; ± is half of the 95 % interval of the mean."
+    ),
 ]
 Margin = Annotated[
     float,

@@ -24,7 +24,7 @@ from strongreplay.cli.options import (
 from strongreplay.cli.reproduce_report import report_command
 from strongreplay.cli.tables import Format, Table, TableCell, print_table
 from strongreplay.cli.text import print_line, print_note, print_problems
-from strongreplay.cli.verdict_tables import numbers_of, print_leads, print_verdicts
+from strongreplay.cli.verdict_tables import add_deviations, numbers_of, print_leads, print_verdicts
 from strongreplay.errors import ConfigError, unknown
 from strongreplay.progress import Bar
 from strongreplay.runs.paper import FINGERPRINTS, METHODS, TARGETS, PaperCell, items
@@ -63,7 +63,6 @@ def list_command(
     Example: ser reproduce list table1 --only ser,m200
     """
     from strongreplay.report.reproduction import score_text
-    from strongreplay.report.summary import SPREAD_NAMES
     from strongreplay.runs.recipes import find_recipe, recipe_of
     from strongreplay.storage.records import format_settings
 
@@ -80,7 +79,7 @@ def list_command(
         rows.append(
             (
                 item.name,
-                TableCell(score_text(cell.published, spread), numbers_of(cell.published, spread)),
+                TableCell(score_text(cell.published), numbers_of(cell.published)),
                 len(cell.records),
                 *(() if quick else costs.get(item.name, ("", ""))),
                 cell.verdict,
@@ -92,8 +91,9 @@ def list_command(
     times = () if quick else ("steps", "hours")
     columns = ("cell", "published", "seeds", *times, "verdict", "note", "settings", "taken from")
     long = ("note", "settings", "taken from")
-    title = f"published: mean ± {SPREAD_NAMES[spread]} (runs), in per cent; seeds: those with a record here"
-    print_table(Table(columns, rows, title, wraps=["cell", *long], optional=long), form)
+    title = "published: mean ± 95 % interval (runs), in per cent; seeds: those with a record here"
+    table = Table(columns, rows, title, wraps=["cell", *long], optional=long)
+    print_table(add_deviations(table, spread, form), form)
     if costs:
         print_line("hours: training of one seed on one thread, about, from a trial on this machine", err=True)
 

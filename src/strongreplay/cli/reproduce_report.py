@@ -16,7 +16,6 @@ from strongreplay.runs.paper import items
 
 if TYPE_CHECKING:
     from strongreplay.report.collect import Found
-    from strongreplay.report.summary import Spread
     from strongreplay.report.verdicts import Cell
     from strongreplay.storage.records import RunRecord
 
@@ -57,7 +56,7 @@ def report_command(
     print_text(f"{len(cells)} cells: {summary}")
     print_text(protocols.summary(found.records))
     try:
-        write_report(found, cells, to, figures, spread)
+        write_report(found, cells, to, figures)
     except OSError as error:
         raise DataError(
             f"{to}: cannot be written ({error.strerror or error}); choose another with --to"
@@ -66,7 +65,7 @@ def report_command(
     print_line(f"written to {to}: {names}")
 
 
-def write_report(found: "Found", cells: "list[Cell]", folder: Path, figures: bool, spread: "Spread") -> None:
+def write_report(found: "Found", cells: "list[Cell]", folder: Path, figures: bool) -> None:
     from strongreplay.report import protocols
     from strongreplay.report.figures import all_figures
     from strongreplay.report.page import build
@@ -76,10 +75,10 @@ def write_report(found: "Found", cells: "list[Cell]", folder: Path, figures: boo
     from strongreplay.report.tables import group_records
     from strongreplay.storage.files import write_text
 
-    markdown = as_markdown(cells, compare_cells(cells), spread) + protocols.as_markdown(found.records)
+    markdown = as_markdown(cells, compare_cells(cells)) + protocols.as_markdown(found.records)
     write_text(folder / "verdicts.md", markdown)
     write_text(folder / "verdicts.csv", as_csv(cells))
-    write_text(folder / "verdicts.tex", as_latex(cells, spread))
+    write_text(folder / "verdicts.tex", as_latex(cells))
     with Bar() as bar:
         groups = group_records(found.records) if figures else []
         for name, figure in all_figures(groups, cells if figures else [], bar):

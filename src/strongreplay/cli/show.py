@@ -72,10 +72,13 @@ def print_cell(item: "PaperCell", out: Path, form: Format, spread: "Spread") -> 
     if form != "text":
         print_table(table, form)
         return
-    _, published, ours, gap, verdict, cpu, note = texts(cell, spread)
+    _, published, ours, gap, verdict, cpu, note = texts(cell)
     print_line(f"── {item.name}", bold=True)
-    print_text(table_title(spread, cell.margin))
+    print_text(table_title(cell.margin))
     print_text(f"published {published}, ours {ours}, difference {gap or '-'}: {verdict}")
+    if spread == "sd":
+        known = {"published": cell.published, "ours": cell.ours}
+        print_line(f"sample deviation: {join_scores({k: s.deviation for k, s in known.items() if s})}")
     if cell.cpu:
         print_line(f"under the cpu protocol: {cpu}; not comparable with the printed number")
         for lead in protocols.leads(protocols.cpu_cells(records)):

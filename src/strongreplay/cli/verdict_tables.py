@@ -3,7 +3,8 @@
 As text they are printed in parts that fit a terminal; in other formats each is one table.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from strongreplay.cli.tables import Entry, Format, Table, TableCell, as_cell, is_terminal, print_table
@@ -25,27 +26,29 @@ def print_verdicts(cells: "Sequence[Cell]", spread: "Spread" = "interval", form:
 
     def row(cell: "Cell") -> Row:
         summaries = {"published": cell.published, "ours": cell.ours, "cpu": cell.cpu}
-        values: dict[str, Any] = {name: numbers_of(score, spread) for name, score in summaries.items()}
+        values: dict[str, Any] = {name: numbers_of(score) for name, score in summaries.items()}
         values["difference"] = cell.difference
-        return cells_of(COLUMNS, texts(cell, spread), values)
+        return cells_of(COLUMNS, texts(cell), values)
 
-    title = table_title(spread, cells[0].margin if cells else None)
+    title = table_title(cells[0].margin if cells else None)
+    table = add_deviations(Table(COLUMNS, [row(cell) for cell in cells], title), spread, form)
     if form != "text":
-        print_table(Table(COLUMNS, [row(cell) for cell in cells], title), form)
+        print_table(table, form)
         return
-    print_text(title)
-    for (target, stream), own in parts(cells, lambda cell: (cell.item.target, cell.item.stream)):
-        only_cpu = any(cell.cpu for cell in own) and not any(cell.ours for cell in own)
-        rows = [row(cell) for cell in own]
+    print_text(table.title)
+    both = zip(cells, table.rows, strict=True)
+    for (target, stream), own in parts(both, lambda one: (one[0].item.target, one[0].item.stream)):
+        rows = [line for _, line in own]
+        only_cpu = any(cell.cpu for cell, _ in own) and not any(cell.ours for cell, _ in own)
         shown = [
             place
-            for place, name in enumerate(COLUMNS)
+            for place, name in enumerate(table.columns)
             if any(text_of(line[place]) not in ("", "-") for line in rows)
             and not (only_cpu and name == "verdict")
         ]
         if is_terminal():
             rows = [[text_of(line[0]).removeprefix(f"{target}/{stream}/"), *line[1:]] for line in rows]
-        names = [COLUMNS[place] for place in shown]
+        names = [table.columns[place] for place in shown]
         optional = [name for name in names if name == "note"]
         rows = [[line[place] for place in shown] for line in rows]
         print_table(Table(names, rows, f"{target}/{stream}/", ["cell", "verdict", "note"], optional))
@@ -63,27 +66,28 @@ def print_leads(leads: "Sequence[Lead]") -> None:
 def print_paired(tests: "Sequence[PairedTest]", method: str, form: Format, spread: "Spread") -> None:
     """One method against the others: a table for each configuration of it, memory size and scenario."""
     from strongreplay.methods.table import method_label
-    from strongreplay.report.reproduction import PAIRED_COLUMNS, paired_texts, paired_title
+    from strongreplay.report.reproduction import PAIRED_COLUMNS, PAIRED_TITLE, paired_texts
 
     rows = [
         cells_of(
             PAIRED_COLUMNS,
-            paired_texts(test, spread),
+            paired_texts(test),
             {
                 "memory": test.place.memory_size,
-                "ahead by": numbers_of(test.gap, spread),
+                "ahead by": numbers_of(test.gap),
                 "seeds": test.count,
                 "p": test.p,
             },
         )
         for test in tests
     ]
-    title = f"{method_label(method)} against the others over common seeds; {paired_title(spread)}"
+    title = f"{method_label(method)} against the others over common seeds; {PAIRED_TITLE}"
+    table = add_deviations(Table(PAIRED_COLUMNS, rows, title), spread, form)
     if form != "text":
-        print_table(Table(PAIRED_COLUMNS, rows, title), form)
+        print_table(table, form)
         return
-    print_text(title)
-    print_parts(PAIRED_COLUMNS, rows, 4)
+    print_text(table.title)
+    print_parts(table.columns, table.rows, 4)
 
 
 def print_parts(columns: Sequence[str], rows: Sequence[Row], num_common: int) -> None:
@@ -115,10 +119,30 @@ def text_of(entry: Entry) -> str:
     return as_cell(entry).text
 
 
-def numbers_of(score: "Summary | None", spread: "Spread") -> dict[str, float | None]:
+def numbers_of(score: "Summary | None") -> dict[str, float | None]:
     """A summary for programs."""
     return {
         "mean": score.mean if score else None,
-        spread: score.spread(spread) if score else None,
+        "interval": score.half_width if score else None,
+        "sd": score.deviation if score else None,
         "n": score.count if score else None,
     }
+
+
+def add_deviations(table: Table, spread: "Spread", form: Format = "text") -> Table:
+    """If asked for, a column sd after each column of means; programs have the deviations anyway."""
+    if spread != "sd" or form in ("csv", "json"):
+        return table
+    columns: list[str] = []
+    rows: list[list[Entry]] = [[] for _ in table.rows]
+    for place, name in enumerate(table.columns):
+        values = [as_cell(row[place]).value for row in table.rows]
+        columns.append(name)
+        for row, old in zip(rows, table.rows, strict=True):
+            row.append(old[place])
+        if any(isinstance(value, Mapping) for value in values):
+            columns.append(f"{name} sd")
+            for row, value in zip(rows, values, strict=True):
+                sd = value.get("sd") if isinstance(value, Mapping) else None
+                row.append(TableCell("-" if sd is None else f"{sd:.2f}", sd))
+    return replace(table, columns=columns, rows=rows, title=f"{table.title}; sd: sample deviation")

@@ -6,7 +6,7 @@ from itertools import groupby
 
 from strongreplay.report.paired import PairedTest
 from strongreplay.report.styles import PRINTED, TITLES
-from strongreplay.report.summary import SPREAD_NAMES, Spread, Summary, summarise
+from strongreplay.report.summary import Summary, summarise
 from strongreplay.report.tables import tuned_fingerprint
 from strongreplay.report.text_tables import escape_latex, latex_table, markdown_table
 from strongreplay.report.verdicts import MARGIN, Cell
@@ -19,81 +19,74 @@ SHOWN = ("sgd", "er", "derpp", "clser", "ser")  # in the README
 BEGIN, END = "<!-- results: made by ser reproduce report --readme -->", "<!-- end of results -->"
 
 
-def texts(cell: Cell, spread: Spread = "interval") -> tuple[str, ...]:
-    """One row of COLUMNS; numbers are mean ± spread (runs)."""
+def texts(cell: Cell) -> tuple[str, ...]:
+    """One row of COLUMNS; numbers are mean ± interval (runs)."""
     item = cell.item
     gap = "" if cell.difference is None else f"{cell.difference:+.2f}"
     note = "; ".join(part for part in (item.why_none, item.note) if part)
     return (
-        item.name, score_text(cell.published, spread), score_text(cell.ours, spread), gap, cell.verdict_text,
-        score_text(cell.cpu, spread),
-        note,
+        item.name, score_text(cell.published), score_text(cell.ours), gap, cell.verdict_text,
+        score_text(cell.cpu), note,
     )  # fmt: skip
 
 
-def table_title(spread: Spread = "interval", margin: float | None = None) -> str:
+def table_title(margin: float | None = None) -> str:
     """A title that explains the numbers of `texts`."""
     rule = "" if margin is None else f"; margin of the verdicts: {margin:g} points"
-    return f"published and ours: mean ± {SPREAD_NAMES[spread]} (runs), in per cent{rule}"
+    return f"published and ours: mean ± 95 % interval (runs), in per cent{rule}"
 
 
-def score_text(score: Summary | None, spread: Spread = "interval") -> str:
-    return "-" if score is None else score.text(spread, count=True)
+def score_text(score: Summary | None) -> str:
+    return "-" if score is None else score.text(count=True)
 
 
 def counts(cells: Iterable[Cell]) -> dict[str, int]:
     return Counter(cell.verdict for cell in cells)
 
 
-def as_markdown(cells: Sequence[Cell], tests: Sequence[PairedTest], spread: Spread = "interval") -> str:
+def as_markdown(cells: Sequence[Cell], tests: Sequence[PairedTest]) -> str:
     """A table for each table of the paper, then SER against the others."""
     margin = cells[0].margin if cells else MARGIN
     lines = [
         "# What was published and what was measured",
         "",
-        f"{table_title(spread).capitalize()}. The difference is ours minus published, in points. Its 95 % "
+        f"{table_title().capitalize()}. The difference is ours minus published, in points. Its 95 % "
         f"interval (Welch) decides: better if all above 0, reproduced if all above -{margin:g}, below if "
         f"all under 0 and reaching below -{margin:g}, else undecided. Results of the cpu protocol have a "
         "column of their own and verdicts on SER's lead alone, below.",
     ]
     for target, group in groupby(cells, key=lambda cell: cell.item.target):
         lines += ["", f"## {target}: {TARGETS[target]}", ""]
-        lines += markdown_table(COLUMNS, [texts(cell, spread) for cell in group])
+        lines += markdown_table(COLUMNS, [texts(cell) for cell in group])
     if tests:
         lines += [
             "",
             "## SER against the others, over common seeds",
             "",
-            f"{paired_title(spread).capitalize()}.",
+            f"{PAIRED_TITLE.capitalize()}.",
         ]
-        lines += ["", *markdown_table(PAIRED_COLUMNS, [paired_texts(test, spread) for test in tests])]
+        lines += ["", *markdown_table(PAIRED_COLUMNS, [paired_texts(test) for test in tests])]
     return "\n".join(lines) + "\n"
 
 
+PAIRED_TITLE = "ahead by: mean ± 95 % interval of the differences, in points; paired t-test, p after Holm"
 PAIRED_COLUMNS = ("stream", "memory", "scenario", "method", "against", "ahead by", "seeds", "p", "outcome")
 
 
-def paired_title(spread: Spread = "interval") -> str:
-    """A title that explains the numbers of `paired_texts`."""
-    return (
-        f"ahead by: mean ± {SPREAD_NAMES[spread]} of the differences, in points; paired t-test, p after Holm"
-    )
-
-
-def paired_texts(test: PairedTest, spread: Spread = "interval") -> tuple[str, ...]:
+def paired_texts(test: PairedTest) -> tuple[str, ...]:
     """One row of PAIRED_COLUMNS."""
     place = test.place
     return (
         place.stream, "-" if place.memory_size is None else str(place.memory_size), TITLES[place.scenario],
         PRINTED.get(test.method, test.method), PRINTED.get(test.other, test.other),
-        gap_text(test.gap, spread), str(test.count),
+        gap_text(test.gap), str(test.count),
         p_text(test.p), test.outcome,
     )  # fmt: skip
 
 
-def gap_text(gap: Summary | None, spread: Spread = "interval") -> str:
+def gap_text(gap: Summary | None) -> str:
     """A difference in points with its sign."""
-    return "-" if gap is None else ("" if gap.mean < 0 else "+") + gap.text(spread)
+    return "-" if gap is None else ("" if gap.mean < 0 else "+") + gap.text()
 
 
 def p_text(p: float | None) -> str:
@@ -123,12 +116,12 @@ def as_csv(cells: Iterable[Cell]) -> str:
     return csv_text(rows)
 
 
-def as_latex(cells: Sequence[Cell], spread: Spread = "interval") -> str:
+def as_latex(cells: Sequence[Cell]) -> str:
     """Tabulars for \\input, one for each target."""
     parts = []
     for target, group in groupby(cells, key=lambda cell: cell.item.target):
-        rows = [[escape_latex(text) for text in texts(cell, spread)[:5]] for cell in group]
-        title = f"{target}: {TARGETS[target]}; {table_title(spread)}"
+        rows = [[escape_latex(text) for text in texts(cell)[:5]] for cell in group]
+        title = f"{target}: {TARGETS[target]}; {table_title()}"
         parts.append("\n".join(latex_table(COLUMNS[:5], rows, "lrrrl", title)))
     return "\n\n".join(parts) + "\n"
 

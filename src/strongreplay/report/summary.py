@@ -1,6 +1,7 @@
 """One number over seeds: mean, sample deviation, number of runs, and the 95 % interval of the mean.
 
-Every table, figure and page shows `mean ± half the interval`; the deviation only on request.
+Every table, figure and page shows `mean ± half the interval`; on request the
+deviation has a column of its own.
 """
 
 from collections.abc import Iterable
@@ -10,8 +11,7 @@ from statistics import mean, stdev
 from typing import Literal
 
 CONFIDENCE = 0.95
-Spread = Literal["interval", "sd"]
-SPREAD_NAMES: dict[Spread, str] = {"interval": "95 % interval", "sd": "sample deviation"}
+Spread = Literal["interval", "sd"]  # sd: columns of deviations beside the intervals
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,9 @@ class Summary:
             return None
         return student_quantile(self.count - 1) * self.deviation / sqrt(self.count)
 
-    def spread(self, kind: Spread = "interval") -> float | None:
-        return self.half_width if kind == "interval" else self.deviation
-
-    def text(self, kind: Spread = "interval", places: int = 2, count: bool = False) -> str:
+    def text(self, count: bool = False) -> str:
         """Such as "84.21 ± 0.30", or "84.21 ± 0.30 (5)" with the number of runs."""
-        spread = self.spread(kind)
-        text = f"{self.mean:.{places}f}" + ("" if spread is None else f" ± {spread:.{places}f}")
+        text = f"{self.mean:.2f}" + ("" if self.half_width is None else f" ± {self.half_width:.2f}")
         return f"{text} ({self.count})" if count and self.count is not None else text
 
     def __str__(self) -> str:
