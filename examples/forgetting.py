@@ -39,7 +39,7 @@ def main(path: str, seeds: int) -> None:
         axes.annotate(
             label, (tasks[-1], mean[-1]), (8, 0), textcoords="offset points", color=colour, va="center"
         )
-        print(f"{label}: {mean[-1]:.1f} ± {half[-1]:.1f} % at the end ({seeds} seeds)")
+        print(f"{label}: {mean[-1]:.1f} ± {half[-1]:.1f} % at the end (95 % interval, {seeds} seeds)")
     axes.set(
         xlabel="tasks learnt", ylabel="accuracy on the first task (%)", ylim=(-3, 103), xticks=[1, 2, 3, 4, 5]
     )

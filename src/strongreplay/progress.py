@@ -224,7 +224,7 @@ class GridProgress(Screen):
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        further = ("recorded so far", "published") if self.standing else ()
+        further = ("recorded so far\n(mean ± 95 % interval)", "published") if self.standing else ()
         for heading in ("running", "", "step", *further):
             table.add_column(heading, no_wrap=True, justify="right" if not heading else "left")
         for job in running:
