@@ -80,6 +80,7 @@ WRONG = [
     ("RUN --device gpu", "device 'gpu' is not available"),
     ("RUN --shard 4/3", "--shard takes K/N with K from 1 to N"),
     ("RUN --out notes.txt", "no state can be kept there (Not a directory)"),
+    ("RUN --config nothing.toml", "nothing.toml: has no options"),
     ("RUN --config empty", "empty: not a regular file"),
     ("tune split-digits --method ''", "--method must name at least one method"),
     ("tune split-digits --validation nan", "--validation must be > 0 and < 1, got nan"),
@@ -186,6 +187,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(FIXTURES / name, folder / Path(name).name)
     (folder / "record").rename(folder / "rec")
     (folder / "notes.txt").write_text("hi\n")
+    (folder / "nothing.toml").touch()
     (folder / "empty").mkdir()
     (folder / "loop").symlink_to("loop")
     (folder / "linked").mkdir()

@@ -45,6 +45,8 @@ def read_sweep(path: Path, known: Collection[str]) -> SweepFile:
         if isinstance(error, DataError):
             raise
         raise ConfigError(f"{path}: not readable as TOML ({error}); correct the file") from None
+    if not table:
+        raise ConfigError(f"{path}: has no options; print one with: ser show RECORD --config")
     try:
         return parse_sweep(table, known)
     except ConfigError as error:
