@@ -7,7 +7,7 @@ import typer
 from strongreplay.cli.commands import KEEP, Command
 from strongreplay.cli.options import AsJson, ShowAll, StateFolder
 from strongreplay.cli.tables import Table, print_table
-from strongreplay.cli.text import format_per_cent, join_names, print_json, print_line
+from strongreplay.cli.text import format_per_cent, join_names, print_json, print_line, print_text
 from strongreplay.progress import Bar
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def diff_command(
 
 def print_accuracy(diff: "VersionDiff", everything: bool) -> None:
     if diff.accuracy_note:
-        print_line(diff.accuracy_note)
+        print_text(diff.accuracy_note)
         return
     rows = [
         (
@@ -56,7 +56,7 @@ def print_accuracy(diff: "VersionDiff", everything: bool) -> None:
             f"{one.count:,}",
             format_per_cent(one.before),
             format_per_cent(one.after),
-            f"{-one.drop:+.1f}",
+            f"{0 - one.drop:+.1f}",
         )
         for one in diff.accuracy
     ]

@@ -14,6 +14,7 @@ from strongreplay.cli.text import (
     print_json,
     print_line,
     print_note,
+    print_text,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def status_command(state: StateFolder, as_json: AsJson = False, everything: Show
 def print_model(status: "ModelStatus") -> None:
     source = f", learnt from {status.parent}" if status.parent else ""
     data = f" with {status.data}" if status.data else ""
-    print_line(f"{status.version} is in use, written {format_time(status.written)} UTC{source}{data}")
+    print_text(f"{status.version} is in use, written {format_time(status.written)} UTC{source}{data}")
     shape = " x ".join(map(str, status.shape))
     what = f"images of {shape}" if len(status.shape) == 3 else f"{shape} features"
     shown = {key: value for key, value in status.net.items() if key != "tune"}
@@ -54,7 +55,7 @@ def print_model(status: "ModelStatus") -> None:
         status.net.get("tune", ""), ""
     )
     lessons = count_of(status.lessons, "lesson")
-    print_line(f"net {net}, method {status.method}, takes {what}; {lessons} so far\n")
+    print_text(f"net {net}, method {status.method}, takes {what}; {lessons} so far\n")
 
 
 def make_classes_table(status: "ModelStatus", everything: bool) -> Table:
@@ -86,14 +87,14 @@ def make_classes_table(status: "ModelStatus", everything: bool) -> Table:
 def print_memory(memory: "MemoryStatus") -> None:
     replay, held, room = memory.replay, memory.held_out, f"room for {memory.room:,}"
     if memory.is_features:
-        print_line("no image is kept: samples are features of the frozen backbone")
+        print_text("no image is kept: samples are features of the frozen backbone")
     if memory.keeps:
-        print_line(
+        print_text(
             f"memory: no sample to replay; the method keeps {memory.keeps}; "
             f"{count_of(held.samples, 'sample')} held out ({format_bytes(held.bytes)} on disk)\n"
         )
         return
-    print_line(
+    print_text(
         f"memory: budget {memory.budget}, stored as {memory.stored_as}; "
         f"{count_of(replay.samples, 'sample')} to replay, {room} ({format_bytes(replay.bytes)} on disk); "
         f"{held.samples:,} held out ({format_bytes(held.bytes)} on disk)\n"
@@ -119,12 +120,12 @@ def make_versions_table(status: "ModelStatus") -> Table:
 def print_waiting(state: Path, status: "ModelStatus") -> None:
     if candidate := status.candidate:
         data = f" of {candidate.data}" if candidate.data else ""
-        print_line(
+        print_text(
             f"a refused update{data} from {candidate.parent} waits, {format_time(candidate.written)} UTC; "
             f"see: ser diff {state} {candidate.parent} candidate; use it with: ser learn {state} --accept",
         )
     if stopped := status.stopped:
-        print_line(
+        print_text(
             f"an update was stopped after step {stopped.step}, {format_time(stopped.written)} UTC; the same "
             "ser learn command resumes it, --restart removes it",
         )

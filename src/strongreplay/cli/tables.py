@@ -25,7 +25,7 @@ WRAPPED, WIDEST = 14, 26  # a column that wraps gets no narrower than its longes
 PADDED = 60  # a column that wraps is filled up to this in a pipe
 GAP = "  "
 NUMBER = re.compile(
-    r"(-|new|[<+-]?[0-9][0-9,.e+-]*( [±→] [0-9][0-9.]*)?( (%|bytes?|[kMG]B|\*|\(v?[0-9]+\)))*)?"
+    r"(-|new|[<+-]?[0-9][0-9,.e+-]*%?( [±→] [0-9][0-9.]*)?( (%|bytes?|[kMG]B|\*|\(v?[0-9]+\)))*)?"
 )
 WORD = re.compile(r"\S+\s*")
 PART = re.compile(

@@ -23,10 +23,11 @@ def print_line(text: str, *, err: bool = False, **style: Any) -> None:
 
 
 def print_text(text: str, **style: Any) -> None:
-    """Print a long line; on a terminal it is broken between words, elsewhere it stays one line."""
+    """Print long lines; on a terminal they are broken between words, elsewhere they stay as they are."""
     if sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
-        text = fill(text, width, break_long_words=False, break_on_hyphens=False)
+        lines = text.split("\n")
+        text = "\n".join(fill(line, width, break_long_words=False, break_on_hyphens=False) for line in lines)
     print_line(text, **style)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 from strongreplay.memory import Memory
@@ -32,9 +32,8 @@ from strongreplay.methods.base import (
     check_one_a_class,
     descend,
     evaluation_mode,
-    predict_all,
 )
-from strongreplay.methods.exemplars import Exemplar, herd_exemplars, join_exemplars
+from strongreplay.methods.exemplars import Exemplar, herd_exemplars, join_exemplars, unit_features
 from strongreplay.methods.expansion import FrozenNets, add_missing, start_anew
 from strongreplay.nets import Classifier, with_features
 from strongreplay.protocol import Batch, Split, Task, Terms
@@ -171,10 +170,8 @@ class DERNet(Method):
         return torch.cat([*self.frozen.each_features(inputs), self.net.live.features(inputs)], 1)
 
     def end_task(self, task: Task) -> None:
-        def unit_features(images: Tensor) -> Tensor:
-            return normalize(predict_all(self.net, images, self.plain_view, self.all_features), dim=1)
-
-        herd_exemplars(self.memory, task, int(self.seen.sum()), unit_features, self.seen.device)
+        features = unit_features(self.net, self.plain_view, self.all_features)
+        herd_exemplars(self.memory, task, int(self.seen.sum()), features, self.seen.device)
 
     def predict(self, inputs: Tensor) -> Tensor:
         return self.all_features(inputs) @ self.net.weight.t()

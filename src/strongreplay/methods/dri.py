@@ -28,7 +28,7 @@ from strongreplay.methods.base import (
     predict_all,
     replay_count,
 )
-from strongreplay.methods.exemplars import herd_exemplars
+from strongreplay.methods.exemplars import herd_exemplars, unit_features
 from strongreplay.nets import Classifier, with_features
 from strongreplay.protocol import Batch, Split, Task, Terms
 
@@ -101,14 +101,12 @@ class DRI(Method):
     def end_task(self, task: Task) -> None:
         self.seen[list(task.classes)] = True
 
-        def unit_features(images: Tensor) -> Tensor:
-            return normalize(predict_all(self.net, images, self.plain_view, self.net.features), dim=1)
-
         def sample(chosen: Split) -> Sample:
             logits = predict_all(self.net, chosen.inputs, self.plain_view)
             return Sample(chosen.inputs, chosen.labels, logits)
 
-        herd_exemplars(self.memory, task, int(self.seen.sum()), unit_features, self.seen.device, sample)
+        features = unit_features(self.net, self.plain_view, self.net.features)
+        herd_exemplars(self.memory, task, int(self.seen.sum()), features, self.seen.device, sample)
         self.counts = self.memory.rows.labels.cpu().unique_consecutive(return_counts=True)[1].tolist()
         if self.config.generator != "none" and self.config.imagination:
             self.old_net.take()

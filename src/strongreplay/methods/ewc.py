@@ -29,10 +29,11 @@ from strongreplay.methods.base import (
 )
 from strongreplay.methods.gradients import (
     descend_along,
+    every_label,
+    expected_squares,
     flat_gradient,
     flat_weights,
     quadratic_pull,
-    squared_gradients,
     trainable,
     widened,
 )
@@ -158,15 +159,13 @@ class EWC(Method):
                 mean = flat_gradient(cross_entropy(self.net(chunk.inputs), chunk.labels), self.weights)
             return mean.square() * len(chunk)
         chances = eval_logits(self.net, chunk.inputs).softmax(1)
-        sums = [squared_gradients(self.net, chunk.inputs, *each) for each in self.targets(chances, chunk)]
-        return torch.stack(sums).sum(0)
+        return expected_squares(self.net, chunk.inputs, self.targets(chances, chunk))
 
     def targets(self, chances: Tensor, chunk: Split) -> Iterator[tuple[Tensor, Tensor]]:
         """Labels to compute gradients for, with their weights."""
         kind, every = self.config.fisher, torch.ones_like(chances[:, 0])
         if kind == "true" and chances.shape[1] <= EXACT_CLASSES:
-            for label, weights in enumerate(chances.unbind(1)):
-                yield torch.full_like(chunk.labels, label), weights
+            yield from every_label(chances)
         elif kind == "true":  # by inversion, with draws on the host
             draws = torch.rand(len(chances), 1, generator=self.draws.generator).to(chances)
             yield (chances.cumsum(1) <= draws).sum(1).clamp(max=chances.shape[1] - 1), every

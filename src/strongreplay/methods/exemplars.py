@@ -4,10 +4,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from strongreplay.memory import Memory
-from strongreplay.protocol import Split, Task
+from strongreplay.methods.base import predict_all
+from strongreplay.protocol import Split, Task, View
 from strongreplay.sampling import first_of_each, herd
 
 
@@ -25,6 +27,11 @@ def join_exemplars(task: Task, memory: Memory[Exemplar]) -> Task:
 
 def exemplar(chosen: Split) -> Any:
     return Exemplar(chosen.inputs, chosen.labels)
+
+
+def unit_features(net: nn.Module, view: View, ask: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """A function from images to what `ask`, a part of the net, gives for them, scaled to length one."""
+    return lambda images: normalize(predict_all(net, images, view, ask), dim=1)
 
 
 def herd_exemplars(

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 from strongreplay.memory import Memory
@@ -31,10 +31,9 @@ from strongreplay.methods.base import (
     SavedGenerator,
     check_one_a_class,
     descend,
-    predict_all,
 )
 from strongreplay.methods.distillation import distill, only, soften
-from strongreplay.methods.exemplars import Exemplar, herd_exemplars, join_exemplars
+from strongreplay.methods.exemplars import Exemplar, herd_exemplars, join_exemplars, unit_features
 from strongreplay.methods.expansion import add_missing, draw_anew
 from strongreplay.methods.foster_parts import (
     BoostedNet,
@@ -182,12 +181,8 @@ class FOSTER(Method):
 
     def end_task(self, task: Task) -> None:
         self.old[list(task.classes)] = True
-
-        def unit_features(images: Tensor) -> Tensor:
-            found = predict_all(self.net, images, self.plain_view, self.net.live.features)
-            return normalize(found, dim=1)
-
-        herd_exemplars(self.memory, task, int(self.old.sum()), unit_features, self.old.device)
+        features = unit_features(self.net, self.plain_view, self.net.live.features)
+        herd_exemplars(self.memory, task, int(self.old.sum()), features, self.old.device)
 
     def answering_net(self) -> nn.Module:
         return self.predictors()[self.config.eval_net]

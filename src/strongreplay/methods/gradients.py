@@ -8,7 +8,7 @@ materialised; a convolution is a linear layer over patches. For nets with other 
 same numbers with more time and memory.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from inspect import unwrap
 from typing import NamedTuple
@@ -140,6 +140,17 @@ def squared_gradients(net: nn.Module, inputs: Tensor, labels: Tensor, weights: T
     size = chunk_size(net)
     chunks = zip(inputs.split(size), labels.split(size), weights.split(size), strict=True)
     return torch.stack([w @ sample_gradients(net, x, y).square_() for x, y, w in chunks]).sum(0)
+
+
+def expected_squares(net: nn.Module, inputs: Tensor, labels: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+    """(P,) sum over samples and over (labels, weights) of weight * gradient^2: Fisher information."""
+    return torch.stack([squared_gradients(net, inputs, *each) for each in labels]).sum(0)
+
+
+def every_label(probabilities: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Each class as the label of all samples, with its (N, C) probabilities as weights."""
+    for label, weights in enumerate(probabilities.unbind(1)):
+        yield torch.full_like(weights, label, dtype=torch.int64), weights
 
 
 def layer_products(trace: Trace) -> Tensor:

@@ -23,10 +23,11 @@ from torch.optim import Optimizer
 from strongreplay.methods.base import Method, MethodConfig, Problem, eval_logits
 from strongreplay.methods.gradients import (
     descend_along,
+    every_label,
+    expected_squares,
     flat_gradient,
     flat_weights,
     quadratic_pull,
-    squared_gradients,
     trainable,
 )
 from strongreplay.protocol import Batch, Split, Task, Terms
@@ -81,8 +82,7 @@ class OEWC(Method):
     def squares(self, chunk: Split) -> Tensor:
         """(P,) the sum of weighted squared gradients, in evaluation mode."""
         logits = eval_logits(self.net, chunk.inputs)
-        sums = [squared_gradients(self.net, chunk.inputs, *labels) for labels in self.targets(logits, chunk)]
-        return torch.stack(sums).sum(0)
+        return expected_squares(self.net, chunk.inputs, self.targets(logits, chunk))
 
     def squares_by_image(self, chunk: Split) -> Tensor:
         """The same in training mode, one image at a time, because each changes the running statistics."""
@@ -97,8 +97,7 @@ class OEWC(Method):
         """Labels to compute gradients for, with their weights."""
         probabilities = logits.softmax(1)
         if self.config.fisher == "true":
-            for label, weights in enumerate(probabilities.unbind(1)):
-                yield torch.full_like(chunk.labels, label), weights
+            yield from every_label(probabilities)
         elif self.config.fisher == "mammoth":
             yield chunk.labels, probabilities.gather(1, chunk.labels[:, None])[:, 0]
         else:
