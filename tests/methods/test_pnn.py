@@ -13,11 +13,15 @@ from strongreplay.errors import ConfigError
 from strongreplay.methods import check_scenario
 from strongreplay.methods.pnn import PNN
 from strongreplay.nets import Classifier, build_net
-from strongreplay.protocol import derive_generator
+from strongreplay.protocol import Problem, derive_generator
 
 
 def make(stream: Stream, net: Classifier | None = None) -> PNN:
     return PNN(net or make_net(), make_problem(stream))
+
+
+def same(images: Tensor) -> Tensor:
+    return images
 
 
 def resnet() -> Classifier:
@@ -57,6 +61,12 @@ def test_parameters_of_the_first_two_columns_by_hand(stream: Stream) -> None:
     assert sum(p.numel() for p in method.net.parameters()) == 89_610
     method.net.start(1, torch.Generator())
     assert sum(p.numel() for p in method.net.parameters()) == 89_610 + 31_400
+
+
+def test_a_large_net_for_each_task_is_announced_before_a_run(stream: Stream) -> None:
+    large = PNN(build_net("resnet18", (3, 32, 32), 100, torch.Generator()), Problem(100, 10, same, same))
+    assert large.notice() == "pnn keeps a net for each task: 10 tasks take at least 0.45 GB of weights"
+    assert make(stream).notice() == ""
 
 
 @pytest.mark.parametrize("net", [make_net, resnet])

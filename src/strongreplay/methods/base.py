@@ -114,8 +114,7 @@ class Method(nn.Module):
 
     def predict(self, inputs: Tensor) -> Tensor:
         """(B, C) scores over classes."""
-        logits: Tensor = self.answering_net()(inputs)
-        return logits
+        return cast(Tensor, self.answering_net()(inputs))
 
     def answering_net(self) -> nn.Module:
         """The net that predicts, for methods that have several."""
@@ -124,6 +123,10 @@ class Method(nn.Module):
     def predictors(self) -> dict[str, nn.Module]:
         """All nets that can predict, by name, if there are several; the record has the scores of each."""
         return {}
+
+    def notice(self) -> str:
+        """A sentence that the user should read before a run begins; usually none."""
+        return ""
 
     def stream_batch_size(self, batch_size: int) -> int:
         """How many samples of a batch come from the stream; a method may fill the rest from its memory."""

@@ -34,7 +34,7 @@ from strongreplay.methods.base import (
     evaluation_mode,
 )
 from strongreplay.methods.exemplars import Exemplar, herd_exemplars, join_exemplars, unit_features
-from strongreplay.methods.expansion import FrozenNets, add_missing, start_anew
+from strongreplay.methods.expansion import FrozenNets, add_missing, notice_of_size, start_anew
 from strongreplay.nets import Classifier, with_features
 from strongreplay.protocol import Batch, Split, Task, Terms
 from strongreplay.sampling import balanced_rows
@@ -88,7 +88,7 @@ class DERNet(Method):
         self.view, self.plain_view = problem.train_view, problem.test_view
         check_one_a_class("dernet", self.config.memory_size, problem)
         self.net = ExpandingNet(with_features(net, "dernet", problem.num_classes))
-        self.frozen = FrozenNets(self.net.live)
+        self.frozen, self.num_tasks = FrozenNets(self.net.live), problem.num_tasks
         self.memory = Memory(Exemplar, self.config.memory_size, problem.generator("memory"))
         self.draws = SavedGenerator(problem.generator("heads"))
         # (C,) classes of the tasks so far; all before the first one
@@ -96,6 +96,9 @@ class DERNet(Method):
         # (C,) label of each class in the auxiliary head: 0 for old ones
         self.register_buffer("place", torch.zeros(problem.num_classes, dtype=torch.int64))
         self.register_buffer("subset", torch.empty(0, dtype=torch.int64))  # rows that train the classifier
+
+    def notice(self) -> str:
+        return notice_of_size("dernet", self.net.live, self.num_tasks)
 
     def begin_task(self, task: Task) -> Task:
         if len(self.memory) == 0:

@@ -10,6 +10,17 @@ from torch.optim import Optimizer
 from strongreplay.methods.base import OldNet
 from strongreplay.nets import seeded_init
 
+MANY_BYTES = 1 << 28  # of weights: worth a sentence before a run begins
+
+
+def notice_of_size(method: str, net: nn.Module, num_tasks: int) -> str:
+    """What a copy of the net for each task takes, if that is much."""
+    size = num_tasks * sum(parameter.nbytes for parameter in net.parameters())
+    if size < MANY_BYTES:
+        return ""
+    gigabytes = f"{size / 1e9:.2f} GB"
+    return f"{method} keeps a net for each task: {num_tasks} tasks take at least {gigabytes} of weights"
+
 
 class FrozenNets(nn.Module):
     """Copies of a net, taken one after another; none of them changes any more."""

@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy, relu
 from torch.optim import Optimizer
 
 from strongreplay.methods.base import Method, MethodConfig, Problem, SavedGenerator, descend
-from strongreplay.methods.expansion import FrozenNets, add_missing, draw_anew
+from strongreplay.methods.expansion import FrozenNets, add_missing, draw_anew, notice_of_size
 from strongreplay.nets import Classifier, seeded_init
 from strongreplay.nets.joints import Joint, find_joints
 from strongreplay.nets.resnet import Block
@@ -126,12 +126,15 @@ class PNN(Method):
     def __init__(self, net: nn.Module, problem: Problem, config: PNNConfig | None = None) -> None:
         super().__init__()
         self.net = Column(net)  # type: ignore[arg-type]
-        self.frozen = FrozenNets(self.net)
+        self.frozen, self.num_tasks = FrozenNets(self.net), problem.num_tasks
         self.draws = SavedGenerator(problem.generator("columns"))
         # (C,) the column that knows each class; -1 before its task is learnt
         self.register_buffer("owner", torch.full((problem.num_classes,), -1))
         # (C,) classes of this task; all before the first one
         self.register_buffer("current", torch.ones(problem.num_classes, dtype=torch.bool))
+
+    def notice(self) -> str:
+        return notice_of_size("pnn", self.net, self.num_tasks)
 
     def begin_task(self, task: Task) -> Task:
         self.current.zero_()[list(task.classes)] = True

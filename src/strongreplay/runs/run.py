@@ -203,6 +203,8 @@ class StreamTrainer(Trainer):
             num_tasks=len(self.training_tasks),
             ranks=ranks,
         )
+        if notice := self.method.notice():
+            listener.on_message(notice)
         self.scores = {"": ScoreTable(None)} | {
             name: ScoreTable(ask) for name, ask in self.method.predictors().items()
         }
