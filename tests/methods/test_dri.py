@@ -5,13 +5,19 @@ from typing import Any
 
 import pytest
 import torch
-from support.steps import final_weights, first_batch, first_task, learn, optimizer_of
-from support.tiny_stream import make_net, make_problem, weights
+from support.steps import final_weights, first_batch, first_task, learn, optimizer_of, state_bytes
+from support.tiny_stream import make_net, make_problem, train_phase, weights
 from torch.nn.functional import cross_entropy, mse_loss, normalize
 
 from strongreplay.data.streams import Stream
-from strongreplay.methods.dri import DRI, DRIConfig, divergence, multi_similarity
+from strongreplay.errors import ConfigError
+from strongreplay.methods import METHODS
+from strongreplay.methods.base import MAIN
+from strongreplay.methods.dri import DRI, DRIConfig, divergence
+from strongreplay.methods.dri_parts import multi_similarity
+from strongreplay.protocol import Split
 from strongreplay.sampling import herd
+from strongreplay.testing import METHOD_CHECKS, MethodCase
 
 
 def make(stream: Stream, **settings: Any) -> DRI:
@@ -110,3 +116,54 @@ def test_the_first_task_without_metric_loss_is_sgd_to_the_bit(stream: Stream) ->
     method = make(stream, metric=0.0)
     learn(method, first_task(stream))
     assert torch.equal(weights(method.net), final_weights("sgd", first_task(stream)))
+
+
+# The gan
+
+
+def with_gan(stream: Stream, steps: int) -> DRI:
+    """At the beginning of the second task, the gan trained on the memory."""
+    method = make(stream, generator="gan", gan_steps=steps)
+    learn(method, first_task(stream), epochs=1)
+    method.begin_task(stream[1])
+    assert [phase.name for phase in method.phases(stream[1])] == ["gan", MAIN]
+    train_phase(method, stream[1], "gan")
+    return method
+
+
+def test_the_gan_makes_images_of_a_class_like_those_in_memory(stream: Stream) -> None:
+    method = with_gan(stream, 300)
+    images, labels, _ = method.memory.rows
+    for label in (0, 1):
+        with torch.no_grad():
+            made = method.gan(method.codes(50), torch.full((50,), label)).mean((0, 1))
+        bright = images[labels == label].float().mean((0, 1)) > 150  # where the class has its patch
+        assert made[bright].mean() > made[~bright].mean() + 0.3
+    assert method.imagine(16).shape == (16, 1, 6, 6)
+    assert "imagination" in method.observe(first_batch(stream, 1), optimizer_of(method))
+
+
+def test_the_phase_of_the_gan_changes_nothing_else_and_its_loss_does_not_move_the_critic(
+    stream: Stream,
+) -> None:
+    method = with_gan(stream, 1)
+    before = state_bytes(method)
+    train_phase(method, stream[1], "gan")
+    after = state_bytes(method)
+    assert {key.split(".")[0] for key in before if not torch.equal(before[key], after[key])} == {"gan"}
+    images, labels, _ = method.memory.rows
+    losses = method.gan.losses(images / 255, labels, method.codes(len(labels)))
+    for name, other in (("generator", method.gan.critic), ("critic", method.gan.generator)):
+        reached = torch.autograd.grad(losses[name], list(other.parameters()), allow_unused=True)
+        assert all(part is None for part in reached)
+
+
+@pytest.mark.parametrize("check", ["state", "device", "low_precision", "global_generators"])
+def test_with_a_gan_it_keeps_the_contract_of_methods(check: str) -> None:
+    METHOD_CHECKS[check](MethodCase(METHODS["dri"], {"generator": "gan", "gan_steps": 2}))
+
+
+def test_a_gan_needs_images(stream: Stream) -> None:
+    flat = stream[0].with_train(Split(torch.rand(4, 5), torch.zeros(4, dtype=torch.int64)))
+    with pytest.raises(ConfigError, match="dri's gan makes images"):
+        make(stream, generator="gan").begin_task(flat)

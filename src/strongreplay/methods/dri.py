@@ -6,9 +6,12 @@ features, and replayed in equal shares; a metric loss pulls features of a class 
 the old net are kept on imagined images.
 Our readings, where the paper's text does not suffice: one replayed batch serves both of DER++'s terms; the
 metric loss is multi-similarity on stream and replayed samples together; an imagined image is a mix of two
-stored ones of a class, where the paper trains a generative adversarial net; all weights.
+stored ones of a class, or that of a small generative adversarial net, which is trained on the memory when a
+task begins (`generator="gan"`; the paper trains one); all weights.
 """
 
+from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -17,20 +20,28 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, kl_div, log_softmax, mse_loss, normalize
 from torch.optim import Optimizer
 
+from strongreplay.data.views import scale
+from strongreplay.errors import ConfigError
 from strongreplay.memory import Memory
 from strongreplay.methods.base import (
+    MAIN,
     Method,
     OldNet,
+    Phase,
     Problem,
     ReplayConfig,
+    SavedGenerator,
     check_one_a_class,
     descend,
     predict_all,
     replay_count,
 )
+from strongreplay.methods.dri_parts import CODE_SIZE, ClassGAN, multi_similarity
 from strongreplay.methods.exemplars import herd_exemplars, unit_features
-from strongreplay.nets import Classifier, with_features
+from strongreplay.nets import Classifier, seeded_init, with_features
 from strongreplay.protocol import Batch, Split, Task, Terms
+
+GAN_STEPS, GAN_BATCH = 1000, 64
 
 
 class Sample(NamedTuple):
@@ -45,14 +56,19 @@ class DRIConfig(ReplayConfig):
     beta: float = Field(0.5, ge=0, description="weight of the loss on replayed labels")
     metric: float = Field(0.1, ge=0, description="weight of the metric loss")
     imagination: float = Field(0.1, ge=0, description="weight of the divergence on imagined images")
-    generator: Literal["none", "mix"] = Field(
-        "mix", description="imagined images: none, or mixes of two stored images of a class"
+    generator: Literal["none", "mix", "gan"] = Field(
+        "mix", description="imagined images: none, mixes of two stored ones of a class, or of a trained net"
+    )
+    gan_steps: int | None = Field(
+        None, ge=1, description="steps of the gan before each task but the first; none: 1000"
     )
 
 
 class DRI(Method):
     net: Classifier
     seen: Tensor
+    shape: Tensor
+    gan: ClassGAN
 
     def __init__(self, net: nn.Module, problem: Problem, config: DRIConfig | None = None) -> None:
         super().__init__()
@@ -63,7 +79,50 @@ class DRI(Method):
         self.old_net = OldNet(self.net)
         self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
         self.counts: list[int] = []  # stored samples of each class, in the memory's order
+        self.draws = SavedGenerator(problem.generator("imagination"))
         self.register_buffer("seen", torch.zeros(problem.num_classes, dtype=torch.bool))
+        self.register_buffer("shape", torch.zeros(3, dtype=torch.int64))  # of an image; 0: there is no gan
+
+    @property
+    def imagines(self) -> bool:
+        return self.config.generator != "none" and self.config.imagination > 0
+
+    @property
+    def has_gan(self) -> bool:
+        return self.imagines and self.config.generator == "gan"
+
+    def begin_task(self, task: Task) -> Task:
+        images = task.train.inputs
+        if self.has_gan and not self.shape.any():
+            if images.dim() != 4 or images.is_floating_point():
+                raise ConfigError(
+                    f"dri's gan makes images (N, C, H, W), got {images.dtype} {[*images.shape]}"
+                )
+            self.make_gan(tuple(images.shape[1:]))
+        return task
+
+    def make_gan(self, shape: tuple[int, ...]) -> None:
+        self.shape.copy_(torch.tensor(shape))
+        with seeded_init(self.draws.generator):
+            self.gan = ClassGAN(shape, len(self.seen)).to(self.seen.device)
+
+    def phases(self, task: Task) -> list[Phase]:
+        """With a gan it is trained first, on the memory that the last task left."""
+        found = [Phase(MAIN, None, self.observe)]
+        if self.has_gan and self.counts:
+            phase = Phase.of_steps("gan", lambda: self.config.gan_steps or GAN_STEPS, self.train_gan)
+            adam = partial(torch.optim.Adam, lr=1e-3, betas=(0.5, 0.999))
+            found.insert(0, replace(phase, parameters=self.gan.parameters, optimizer=adam))
+        return found
+
+    def train_gan(self, batch: Batch, optimizer: Optimizer) -> Terms:
+        """A step of the gan on stored images; the batch is empty."""
+        (rows,) = self.draw(GAN_BATCH, 1)
+        images, labels, _ = self.memory.take(rows)
+        return descend(optimizer, self.gan.losses(scale(images), labels, self.codes(GAN_BATCH)))
+
+    def codes(self, count: int) -> Tensor:
+        return torch.randn(count, CODE_SIZE, generator=self.draws.generator).to(self.seen.device)
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
         config = self.config
@@ -93,7 +152,12 @@ class DRI(Method):
         return (counts.cumsum(0) - counts)[classes] + (draws * counts[classes]).long()
 
     def imagine(self, count: int) -> Tensor:
-        """Inputs that are mixes of two stored images of one class."""
+        """Inputs that are mixes of two stored images of one class, or images of the gan."""
+        if self.has_gan:
+            (rows,) = self.draw(count, 1)
+            with torch.no_grad():
+                images = self.gan(self.codes(count), self.memory.take(rows).labels)
+            return self.view(images.mul(255).round_().to(torch.uint8))  # as the stream stores them
         first, second = (self.view(self.memory.take(rows).images) for rows in self.draw(count, 2))
         shares = torch.rand(count, generator=self.memory.generator).to(first.device)
         return torch.lerp(second, first, shares.view(-1, *[1] * (first.dim() - 1)))
@@ -108,7 +172,7 @@ class DRI(Method):
         features = unit_features(self.net, self.plain_view, self.net.features)
         herd_exemplars(self.memory, task, int(self.seen.sum()), features, self.seen.device, sample)
         self.counts = self.memory.rows.labels.cpu().unique_consecutive(return_counts=True)[1].tolist()
-        if self.config.generator != "none" and self.config.imagination:
+        if self.imagines:
             self.old_net.take()
 
     def get_extra_state(self) -> dict[str, Any]:
@@ -117,28 +181,12 @@ class DRI(Method):
     def set_extra_state(self, state: dict[str, Any]) -> None:
         self.counts = state["counts"]
 
-
-def multi_similarity(features: Tensor, labels: Tensor) -> Tensor:
-    """Multi-similarity loss of unit features (Wang et al. 2019), over pairs that are hard by the margin."""
-    alpha, beta, base, margin, far_off = 2, 10, 0.5, 0.1, 4.0  # cosines differ by at most 2
-    with torch.no_grad():  # value and slope together: autograd takes far longer; so do masks of booleans
-        alike, numbers = features @ features.t(), labels.to(features.dtype)
-        apart = (numbers[:, None] - numbers).abs_().sign_()
-        same = 1 - apart
-        weight = (alike - base).mul_(apart * (alpha + beta) - alpha).exp_()
-        # A pair counts if a pair of the other kind is nearly as bad, or if there is none of the other kind.
-        worst_apart = alike.sub(same, alpha=far_off).amax(1, keepdim=True)
-        worst_apart.masked_fill_(worst_apart < -2, torch.inf)
-        worst_same = alike.add(apart, alpha=far_off).fill_diagonal_(torch.inf).amin(1, keepdim=True)
-        worst_same.masked_fill_(worst_same > 2, -torch.inf)
-        near, far = (worst_apart + margin - alike).sign_(), (alike - (worst_same - margin)).sign_()
-        pulled = near.clamp_(min=0).mul_(same).fill_diagonal_(0).mul_(weight)
-        pushed = far.clamp_(min=0).mul_(apart).mul_(weight)
-        near, far = 1 + pulled.sum(1, keepdim=True), 1 + pushed.sum(1, keepdim=True)
-        value = (near.log() / alpha + far.log() / beta).mean()
-        slope = pushed.div_(far).sub_(pulled.div_(near)).div_(len(labels))
-        slope = (slope + slope.t()) @ features
-    return value + torch.dot(slope.view(-1), (features - features.detach()).view(-1))  # adds 0
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # Submodules are loaded after this call, so the gan must exist if the state has one.
+        shape = state_dict.get(prefix + "shape")
+        if shape is not None and shape.any() and not self.shape.any():
+            self.make_gan(tuple(shape.tolist()))
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 def divergence(old: Tensor, now: Tensor) -> Tensor:
