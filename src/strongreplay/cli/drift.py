@@ -99,13 +99,14 @@ class Scores(Protocol):
 def collect(collector: Scores, data: list[str]) -> None:
     """Score every sample; those that cannot be read are reported and left out."""
     files, faults = find_files(data)
-    faults += [f"--data {path}: no such file or folder" for path in data if not Path(path).exists()]
-    if faults:
-        raise DataError("\n".join(faults))
+    reasons = [fault.reason for fault in faults]
+    reasons += [f"--data {path}: no such file or folder" for path in data if not Path(path).exists()]
+    if reasons:
+        raise DataError("\n".join(reasons))
     done, count = 0.0, 0
     with Bar() as bar:
         for batch in read_batches(files, collector.model.shape, BATCH_SIZE):
-            print_problems(batch.faults)
+            print_problems([fault.reason for fault in batch.faults])
             if batch.names:
                 collector.add(batch.names, batch.inputs)
                 count += len(batch.names)
