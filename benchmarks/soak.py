@@ -46,7 +46,13 @@ from strongreplay.storage.state import read_checkpoint
 GONE_WITHIN = 5.0  # seconds that children may outlive their parent
 LOOK = 0.03  # seconds between two looks at a process
 PLAIN = ["--device", "cpu", "--threads", "1"]
-SLOW_METHODS = {"co2l": ["train.epochs=2"], "lvt": ["train.epochs=1"]}
+SLOW_METHODS = {
+    "co2l": ["train.epochs=2"],
+    "lvt": ["train.epochs=1"],
+    "l2p": ["net.width=8", "train.epochs=1"],
+    "dualprompt": ["net.width=8", "train.epochs=1"],
+    "mer": ["train.epochs=1"],
+}
 CIFAR = ["net.width=4", "train.epochs=1", "train.batch_size=256", "data.tasks=2"]
 
 
@@ -128,7 +134,7 @@ def make_cases(folder: Path, data: Path) -> Iterator[Case]:
     """One round; those that are killed more rarely in practice come less often."""
     for row in METHOD_ROWS.values():
         words = ["--method", row.name, *(["--memory", "50"] if row.has_memory else [])]
-        settings = SLOW_METHODS.get(row.name, [])
+        settings = SLOW_METHODS.get(row.name, []) + (["data.auxiliary=digits"] if row.needs_auxiliary else [])
         stream = "split-digits"
         yield run_case(row.name, stream, data, words + [word for one in settings for word in ("-s", one)])
         if row.name in ("oewc", "gem", "hal", "rm"):
@@ -318,7 +324,7 @@ class Soak:
             code = -signal.SIGKILL
             while code == -signal.SIGKILL:
                 # Often soon, for many kills; at times late, for commands that write no checkpoint meanwhile.
-                low, high = (0.1, 0.7) if chance.random() < 0.7 else (0.7, 2)
+                low, high = (0.05, 0.4) if chance.random() < 0.8 else (0.4, 2)
                 limit = chance.uniform(low, high) * seconds
                 code, said = ended(words, limit, counts)
                 if code == -signal.SIGKILL:
