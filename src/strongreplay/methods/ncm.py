@@ -30,6 +30,7 @@ class NCM(Method):
     net: Classifier
     counts: Tensor  # (C,) samples of each class
     means: Tensor  # (C, D)
+    scale: Tensor  # factor of all logits: answers do not depend on it, probabilities do
 
     def __init__(self, net: nn.Module, problem: Problem, config: MethodConfig | None = None) -> None:
         super().__init__()
@@ -37,6 +38,7 @@ class NCM(Method):
         head = self.net.head
         self.register_buffer("counts", torch.zeros(head.out_features))
         self.register_buffer("means", torch.zeros(head.out_features, head.in_features))
+        self.register_buffer("scale", torch.ones(()))
         self.is_solved = True  # whether the head is that of the means; before the first sample it is as made
 
     def phases(self, task: Task) -> list[Phase]:
@@ -64,10 +66,19 @@ class NCM(Method):
     def solved_head(self) -> tuple[Tensor, Tensor]:
         weight, bias = self.solution()
         seen = self.counts > 0
+        weight, bias = weight * self.scale, bias * self.scale
         return weight * seen[:, None], bias.where(seen, torch.full_like(bias, UNSEEN))
 
-    @torch.no_grad()
+    def rescale(self, factor: float) -> None:
+        """Multiply all logits."""
+        self.scale *= factor
+        self.write_head()
+
     def end_task(self, task: Task) -> None:
+        self.write_head()
+
+    @torch.no_grad()
+    def write_head(self) -> None:
         weight, bias = self.solved_head()
         self.net.head.weight.copy_(weight)
         self.net.head.bias.copy_(bias)
@@ -94,4 +105,5 @@ class NCM(Method):
         if (saved := state_dict.get(f"{prefix}counts")) is not None:  # it may know another number of classes
             self.counts = self.counts.new_zeros(len(saved))
             self.means = self.means.new_zeros(len(saved), self.means.shape[1])
+            state_dict.setdefault(f"{prefix}scale", torch.ones(()))  # older states have none
         super()._load_from_state_dict(state_dict, prefix, *args)

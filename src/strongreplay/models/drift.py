@@ -118,7 +118,7 @@ def make_reference(
         choose_threshold(torch.empty(0), rate)
     stored = model.stored(images)
     logits, features = model.scores(stored), features_of(model, stored)
-    measure = usual_measure(model) if kind != "energy" else Energy()
+    measure = usual_measure(model) if kind != "energy" else Energy(model)
     if kind == "features" and isinstance(measure, Energy):
         measure, parts = Nearest(model, features), distances(features, features, same=True)[:, None]
     else:
@@ -143,7 +143,7 @@ def make_reference(
 
 def usual_measure(model: Model) -> Measure:
     """What is measured unless somebody says otherwise; it needs no held-out samples."""
-    return statistics_of(model) or Energy()
+    return statistics_of(model) or Energy(model)
 
 
 class Collector:

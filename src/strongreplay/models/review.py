@@ -10,7 +10,7 @@ from torch import Tensor
 from strongreplay.data.user_data import Label
 from strongreplay.models.likeness import features_of
 from strongreplay.models.model import Model
-from strongreplay.models.unlike import energy
+from strongreplay.models.unlike import Energy
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class ReviewCollector:
         probabilities = logits.double().softmax(1)
         best = probabilities.topk(min(2, len(self.model.labels)), dim=1).values
         unsure = ranks(-(best[:, 0] - best[:, 1] if best.shape[1] > 1 else best[:, 0]))
-        unlike = ranks(energy(logits))
+        unlike = ranks(Energy(self.model)(logits, logits)[:, 0])
         rows = choose_diverse(torch.cat(self.features), torch.maximum(unsure, unlike), count)
         columns = probabilities.argmax(1).tolist()
         return [

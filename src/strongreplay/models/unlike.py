@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from strongreplay.methods.ncm import NCM
 from strongreplay.methods.slda import SLDA
 from strongreplay.models.likeness import features_of
 from strongreplay.models.model import Model
@@ -23,8 +24,13 @@ class Measure(Protocol):
 
 
 class Energy:
+    """Of the method's own logits, without the factor that makes them probabilities."""
+
+    def __init__(self, model: Model) -> None:
+        self.scale = float(model.method.scale) if isinstance(model.method, NCM) else 1.0
+
     def __call__(self, stored: Tensor, logits: Tensor) -> Tensor:
-        return energy(logits)[:, None]
+        return energy(logits / self.scale)[:, None]
 
 
 class Statistics:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from strongreplay.data.user_data import Chunk, Label
 from strongreplay.errors import DataError, RunError
+from strongreplay.models.calibrate import calibrate
 from strongreplay.models.complete import complete_logits
 from strongreplay.models.correct import correction_phases
 from strongreplay.models.gate import (
@@ -172,6 +173,7 @@ class Update:
         model, fresh = self.model, self.fresh
         if model.memory is not None and model.settings.learner.sampling == "balanced":
             complete_logits(model)
+        calibrate(model, self.kept, fresh)
         model.num_updates += 1
         after = self.judge()
         changes = [
