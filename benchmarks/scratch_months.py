@@ -4,9 +4,10 @@
     python benchmarks/scratch_months.py DATA OUT.jsonl --months first second --seeds 0 1 2 3 4
     python benchmarks/scratch_months.py DATA OUT.jsonl --table
 
-Five months of four classes, of unequal size. `choose` is judged by training images that no month has, the
-others by test images: settings are chosen on `choose` alone. Each finished trial is a line of OUT.jsonl; the
-same command goes on where it was stopped. `retrain` learns all months at once, with the same net and epochs.
+Five months of four classes, of unequal size; `cifar10` has months of two. `choose` is judged by training
+images that no month has, the others by test images: settings are chosen on `choose` alone. Each finished trial
+is a line of OUT.jsonl; the same command goes on where it was stopped. `retrain` learns all months at once,
+with the same net and epochs.
 """
 
 import argparse
@@ -23,7 +24,12 @@ from strongreplay.data.datasets import load
 from strongreplay.learner import Learner
 from strongreplay.protocol import Split, derive_generator
 
-MONTHS = {"choose": range(20), "first": range(40, 60), "second": range(60, 80)}  # classes
+MONTHS = {
+    "choose": range(20),
+    "first": range(40, 60),
+    "second": range(60, 80),
+    "cifar10": range(10),
+}  # classes
 SIZES = (1.0, 0.5, 1.0, 0.75, 0.5)  # of the months, as parts of --images
 OLD: dict[str, Any] = {
     "memory": 500,
@@ -61,9 +67,10 @@ def make_months(train: Split, test: Split, name: str, seed: int, images: int) ->
     """The months, and the samples that judge. The seed also shuffles the classes."""
     order = torch.randperm(len(MONTHS[name]), generator=derive_generator(seed, "months")).tolist()
     classes = [MONTHS[name][place] for place in order]
-    months = []
+    months, each = [], len(classes) // len(SIZES)
     for number, size in enumerate(SIZES):
-        rows = [take(train, label, 0, int(images * size)) for label in classes[4 * number : 4 * number + 4]]
+        of_month = classes[each * number : each * (number + 1)]
+        rows = [take(train, label, 0, int(images * size)) for label in of_month]
         months.append(train.take(torch.cat(rows)))
     source, first = (train, 400) if name == "choose" else (test, 0)
     return months, source.take(torch.cat([take(source, label, first, 100) for label in classes]))
@@ -130,11 +137,13 @@ def main() -> None:
         print_table(trials)
         return
     torch.set_num_threads(1)
-    train, test = load("cifar100", options.data)
+    sets = {"cifar10" if name == "cifar10" else "cifar100" for name in options.months}
+    loaded = {name: load(name, options.data) for name in sets}
     done = {key_of(trial) for trial in trials}
     about = {key: getattr(options, key) for key in ("net", "width", "epochs", "images")}
     for seed in options.seeds:
         for name in options.months:
+            train, test = loaded.get(name) or loaded["cifar100"]
             months, judge = make_months(train, test, name, seed, options.images)
             for kind in options.kinds:
                 trial = {"kind": kind, "months": name, "seed": seed, **about}
