@@ -5,9 +5,9 @@
     python benchmarks/scratch_months.py DATA OUT.jsonl --table
 
 Five months of four classes, of unequal size; `cifar10` has months of two. `choose` is judged by training
-images that no month has, the others by test images: settings are chosen on `choose` alone. Each finished trial
-is a line of OUT.jsonl; the same command goes on where it was stopped. `retrain` learns all months at once,
-with the same net and epochs.
+images that no month has, the others by test images: settings are chosen on `choose` alone. Each finished
+trial is a line of OUT.jsonl; the same command goes on where it was stopped. `retrain` learns all months at
+once, with the same net and epochs.
 """
 
 import argparse
