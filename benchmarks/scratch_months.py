@@ -47,9 +47,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "correction": PLAIN | {"learner.correction": 3},
     "correction, average": PLAIN | {"learner.correction": 3, "method.average": 0.99},
     "correction 10": PLAIN | {"learner.correction": 10},
-    "retrain, correction": PLAIN | {"learner.correction": 3},
-    "fixed head, correction": {"classes": True, "learner.correction": 3},
-    "reserve 0, correction": {"learner.reserve": 0, "learner.correction": 3},
     "cosine, correction": {"train.schedule": "cosine", "learner.correction": 3},
     "cosine, correction, average": {
         "train.schedule": "cosine", "learner.correction": 3, "method.average": 0.99

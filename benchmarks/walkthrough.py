@@ -5,9 +5,9 @@
     python benchmarks/walkthrough.py docs/tutorial-cluster.md
 
 Every line that begins with `$ ` in a console block is run in a shell, in a folder of its own. With a data
-folder, it has the images that docs/keep.md mentions, taken from Fashion-MNIST. Blocks of TOML that begin with
-a comment such as `# night.toml` are written to that file first. Pictures that commands write to `pictures/`
-are copied to a folder next to the page.
+folder, it has the photos that docs/keep.md mentions: images of CIFAR-100, enlarged. Blocks of TOML that begin
+with a comment such as `# night.toml` are written to that file first. Pictures that commands write to
+`pictures/` are copied to a folder next to the page.
 """
 
 import argparse
@@ -19,44 +19,45 @@ import sys
 import tempfile
 from pathlib import Path
 
-import torch
-from PIL import Image
+from PIL import Image, ImageEnhance, ImageOps
 
 from strongreplay.data.datasets import load
 from strongreplay.protocol import Split
 
-NAMES = ["t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot"]
+LABELS = {"bed": 5, "bottle": 9, "chair": 20, "clock": 22, "cup": 28, "lamp": 40, "phone": 86}  # of CIFAR-100
+SIDE = 160
 BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
 PROGRESS = re.compile(r".*: \d+ of \d+$|.* \d+ %; (about|time left).*")  # of slow machines only
 FILE = re.compile(r"```toml\n# (\S+\.toml)\n(.*?)```", re.DOTALL)
 
 
 def write(split: Split, folder: Path, counts: dict[str, int], first: int = 0, dark: bool = False) -> None:
-    """Write `counts` images of each class, starting at number `first` of the class."""
+    """Write `counts` photos of each class, starting at number `first` of the class."""
     for name, count in counts.items():
-        rows = (split.labels == NAMES.index(name)).nonzero().flatten()[first : first + count]
+        rows = (split.labels == LABELS[name]).nonzero().flatten()[first : first + count]
         place = folder / name
         place.mkdir(parents=True, exist_ok=True)
         for row in rows.tolist():
-            pixels = split.inputs[row, 0]
-            if dark:  # another camera: darker and mirrored images
-                pixels = (pixels.flip(-1).float() * 0.4).to(torch.uint8)
-            Image.fromarray(pixels.numpy()).save(place / f"{row:05d}.png")
+            image = Image.fromarray(split.inputs[row].permute(1, 2, 0).numpy())
+            image = image.resize((SIDE, SIDE), Image.Resampling.BICUBIC)
+            if dark:  # another camera: darker and mirrored photos
+                image = ImageEnhance.Brightness(ImageOps.mirror(image)).enhance(0.25)
+            image.save(place / f"{row:05d}.jpg", quality=90)
 
 
 def make_months(data: Path, folder: Path) -> None:
-    train, test = load("fashion-mnist", data)
-    write(train, folder / "january", dict.fromkeys(("trouser", "dress", "sneaker", "bag"), 300))
-    write(train, folder / "february", dict.fromkeys(("coat", "sandal"), 300))
-    write(train, folder / "march-wrong", {"boot": 300})
-    # The mistake in March: dresses are in the folder of coats.
-    write(train, folder / "march-wrong" / "tmp", {"dress": 200}, first=300)
-    shutil.move(folder / "march-wrong" / "tmp" / "dress", folder / "march-wrong" / "coat")
+    train, test = load("cifar100", data)
+    write(train, folder / "january", dict.fromkeys(("bottle", "chair", "clock", "lamp"), 150))
+    write(train, folder / "february", dict.fromkeys(("bed", "cup"), 150))
+    write(train, folder / "march-wrong", {"phone": 150})
+    # The mistake in March: chairs are in the folder of beds.
+    write(train, folder / "march-wrong" / "tmp", {"chair": 150}, first=150)
+    shutil.move(folder / "march-wrong" / "tmp" / "chair", folder / "march-wrong" / "bed")
     (folder / "march-wrong" / "tmp").rmdir()
-    write(train, folder / "march", {"boot": 300})
-    write(train, folder / "march", {"dress": 200, "bag": 200}, first=300, dark=True)
-    write(test, folder / "checked", dict.fromkeys(NAMES[1:2] + NAMES[3:6] + NAMES[7:9], 100))
-    write(test, folder / "checked-dark", {"dress": 100, "bag": 100}, first=100, dark=True)
+    write(train, folder / "march", {"phone": 150})
+    write(train, folder / "march", {"clock": 100, "lamp": 100}, first=150, dark=True)
+    write(test, folder / "checked", dict.fromkeys(("bed", "bottle", "chair", "clock", "cup", "lamp"), 50))
+    write(test, folder / "checked-dark", {"clock": 50, "lamp": 50}, first=50, dark=True)
 
 
 def run_block(block: str, folder: Path) -> str:

@@ -62,7 +62,7 @@ def test_a_learner_with_a_fixed_head_learns_what_a_run_does_to_the_bit(name: str
         normalise=False,
         augment="none",
         classes=range(10),
-        settings={"learner.sampling": None}
+        settings={"learner.sampling": None, "learner.correction": None}
         | {f"train.{key}": getattr(config.train, key) for key in ("optimizer", "clip_norm")}
         | {
             f"method.{key}": value

@@ -8,6 +8,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
+from support.kept_models import CPU, ser
 
 from strongreplay.errors import ConfigError
 from strongreplay.learner import Learner
@@ -23,7 +24,6 @@ from strongreplay.nets import published
 from strongreplay.nets.backbones import open_backbone
 from strongreplay.training.events import Listener
 
-CPU = torch.device("cpu")
 COLOURS = {"red": (200, 40, 40), "green": (40, 200, 40), "blue": (40, 40, 200)}
 MINE = """
 import torch
@@ -93,6 +93,25 @@ def test_months_on_a_frozen_net_keep_no_image_and_move_no_weight(
     assert model.shape == (3, 24, 24)
     images = torch.zeros(2, 3, 24, 24, dtype=torch.uint8)
     assert torch.equal(model.scores(images), model.scores(model.stored(images)))
+
+
+def test_features_have_no_picture_and_a_refusal_names_no_learning_rate(tmp_path: Path, net: str) -> None:
+    state, photos = tmp_path / "state", write_photos(tmp_path / "a", ["red", "green"], 40)
+    teach(state, photos, net__name=net, net__tune="none", learner__method="slda")
+    shown = ser("memory", state, "show", "-o", tmp_path / "m.png")
+    assert "keeps features, not images" in shown.out
+    assert not (tmp_path / "m.png").exists()
+    wrong = write_photos(tmp_path / "b", ["red", "green"], 60, seed=1)
+    (wrong / "red").rename(wrong / "tmp")
+    (wrong / "green").rename(wrong / "red")
+    (wrong / "tmp").rename(wrong / "green")
+    said = ser("learn", state, "--data", wrong, "--guard", photos)
+    assert said.code == 3
+    assert "look at the labels of the new data" in said.out
+    assert "--lr" not in said.out
+    diff = ser("diff", state, "v1", "candidate")
+    assert diff.code == 0
+    assert "accuracy in per cent on held-out samples" in diff.out
 
 
 def test_a_picture_is_computed_once_and_forgotten_with_the_cache(tmp_path: Path, net: str) -> None:

@@ -7,7 +7,7 @@ import typer
 from strongreplay.cli.commands import KEEP, Command
 from strongreplay.cli.options import AsJson, ShowAll, StateFolder
 from strongreplay.cli.tables import Table, print_table
-from strongreplay.cli.text import format_per_cent, join_names, print_json, print_line, print_text
+from strongreplay.cli.text import count_of, format_per_cent, join_names, print_json, print_line, print_text
 from strongreplay.progress import Bar
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def print_memory(diff: "VersionDiff", everything: bool) -> None:
 
 def print_weights(diff: "VersionDiff", everything: bool) -> None:
     rows = [(one.layer, "-" if one.change is None else f"{100 * one.change:.2f} %") for one in diff.weights]
-    grown = f"; {diff.new_rows} new rows of the head are not counted" if diff.new_rows > 0 else ""
+    grown = f"; without {count_of(diff.new_rows, 'new row')} of the head" if diff.new_rows > 0 else ""
     title = f"weights: norm of the change divided by the norm before{grown}"
     print_table(Table(("layer", "change"), rows, title), everything=everything)
 

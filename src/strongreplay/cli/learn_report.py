@@ -27,6 +27,7 @@ def print_outcome(
     `limits` are the points that a class may lose, and the level of the test.
     """
     from strongreplay.models.learn import labels_not_learnt, verdict_of
+    from strongreplay.models.settings import CLOSED_FORM
     from strongreplay.models.store import CANDIDATE
 
     about = (version or store.read(CANDIDATE, parts=())[0]).about
@@ -48,7 +49,7 @@ def print_outcome(
     for note in [*notes, *describe_doubts(verdict)]:
         print_line(f"note: {note}")
     if version is None:
-        print_refusal(store, verdict)
+        print_refusal(store, verdict, trains=about.get("method") not in CLOSED_FORM)
     else:
         print_line(f"{version.name} is in use: {describe_update(about)}")
     if missed:
@@ -115,8 +116,11 @@ def list_changes(about: dict[str, Any], verdict: "Verdict") -> "list[Change]":
     return [*sorted(old, key=lambda change: -change.drop), *unknown, *fresh]
 
 
-def print_refusal(store: "Store", verdict: "Verdict") -> None:
-    """Print which classes lost too much, which version is in use, and what to do next."""
+def print_refusal(store: "Store", verdict: "Verdict", trains: bool) -> None:
+    """Print which classes lost too much, which version is in use, and what to do next.
+
+    `trains`: the method has a learning rate and replays its memory.
+    """
     fallen, folder = (*verdict.fallen, *verdict.together), store.folder
     losses = [
         f"{change.label} {change.before:.1f} -> {change.after:.1f} % "
@@ -135,9 +139,9 @@ def print_refusal(store: "Store", verdict: "Verdict") -> None:
     print_line("What to do next:")
     print_line(f"  ser evaluate {folder} --data LABELLED --version candidate   look at it more closely")
     print_line(f"  ser learn {folder} --accept                                 use it as it is")
-    print_line(
-        "  the same command with a larger --memory or a smaller --lr; look at the labels of the new data"
-    )
+    if trains:
+        print_line("  the same command with a larger --memory or a smaller --lr")
+    print_line("  look at the labels of the new data; if they are right, give more photos of these classes")
     if max(change.count for change in fallen) < FEW:
         print_line("  --guard LABELLED, or a larger --memory: few samples were there to judge by")
 

@@ -120,15 +120,16 @@ def show_command(
 
     check_ending("--out", out, ".png")
     kept = read_samples(context.obj, version, label)
-    if len(kept.parts["model"]["shape"]) != 3:
-        print_line("this model learnt features, not images: there is nothing to see; try list or export")
-        return
     if not kept.samples:
         print_line("nothing is remembered: there is nothing to see")
         return
+    images = kept.images()
+    if images.dim() != 4:
+        print_line("this model keeps features, not images: there is nothing to see; try list or export")
+        return
     with Bar() as bar:
         shown = draw_sheet(
-            kept.images().numpy(),
+            images.numpy(),
             [str(one.label) for one in kept.samples],
             [one.kind == "held-out" for one in kept.samples],
             out,

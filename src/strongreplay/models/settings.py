@@ -24,14 +24,19 @@ from strongreplay.training.settings import (
 )
 
 OWN = "own"  # the name of a net that is not in NETS: the user passes it to `Learner`
-DEFAULTS: dict[str, Any] = {"train.lr": 0.03, "train.epochs": 20, "learner.sampling": "balanced"}
+DEFAULTS: dict[str, Any] = {
+    "train.lr": 0.03,
+    "train.epochs": 20,
+    "learner.sampling": "balanced",
+    "learner.correction": 3,  # benchmarks/scratch_months.py: 12 to 15 points after five months
+}
 # Models of version 0.1 have no such settings; they go on as they were.
 UNSET: dict[str, Any] = {"learner.sampling": None, "learner.correction": None}
 # Chunks are small, so the learning rate is small; SER's consistency term has a larger weight than in runs.
 DEFAULTS_OF: dict[str, dict[str, Any]] = {"ser": {"method.alpha": 0.5}}
 CLOSED_FORM = ("ncm", "slda")  # methods that compute a head from frozen features, without training
 # A head on frozen features of length one (`models/build.py`) takes large steps.
-DEFAULTS_OF_HEAD: dict[str, Any] = {"train.lr": 1.0}
+DEFAULTS_OF_HEAD: dict[str, Any] = {"train.lr": 1.0, "learner.correction": None}
 CHANGEABLE = (
     "learner.memory",
     "learner.val",

@@ -13,11 +13,12 @@ from strongreplay.data.user_data import Label
 from strongreplay.models.check import refuses_misfits
 from strongreplay.models.gate import HELD_OUT, Change, compare, mark_answers
 from strongreplay.models.memory_view import KINDS, all_images, digests_of, read_parts, samples_of
-from strongreplay.models.parts import TO_ANSWER, model_of
+from strongreplay.models.parts import FROZEN, TO_ANSWER, model_of
 from strongreplay.models.settings import OWN
 from strongreplay.models.store import Store
 from strongreplay.storage.records import flatten
 
+CPU = torch.device("cpu")
 NOT_WEIGHTS = ("running_mean", "running_var", "num_batches_tracked")  # of batch norm
 Parts = Mapping[str, Any]
 
@@ -64,7 +65,7 @@ def diff_versions(
     store: Store, first: str, second: str, progress: OnProgress = lambda what, done, total: None
 ) -> VersionDiff:
     """Compare two versions. Accuracy is measured on held-out samples of either that neither replays."""
-    wanted = ("model", "net", "method", *KINDS)
+    wanted = (*TO_ANSWER, FROZEN, *KINDS)
     old, new = (read_parts(store, name, wanted)[1] for name in (first, second))
     old_labels, new_labels = (dict.fromkeys(parts["model"]["labels"]) for parts in (old, new))
     plans = [flatten(parts["model"]["plan"]) for parts in (old, new)]
@@ -101,7 +102,7 @@ def compare_accuracy(old: Parts, new: Parts, progress: OnProgress) -> tuple[list
         progress("judging", done, 2 * len(labels))
 
     for parts in (old, new):
-        model = model_of({part: parts[part] for part in TO_ANSWER}, torch.device("cpu"))
+        model = model_of({part: parts[part] for part in (*TO_ANSWER, FROZEN) if part in parts}, CPU)
         tallies.append(mark_answers(model.answers(images, advance), labels))
     changes = compare(tallies[0], tallies[1], labels, HELD_OUT)
     return sorted(changes, key=lambda change: -change.drop), None
