@@ -261,7 +261,8 @@ class Memory(nn.Module, Generic[Row]):
         }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        self.num_seen, self.num_filled, self.row_slots = state["num_seen"], state["num_filled"], None
+        self.num_seen, self.num_filled = counter_of(state, "num_seen"), counter_of(state, "num_filled")
+        self.row_slots = None
         self.generator.set_state(state["generator"].cpu())
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
@@ -272,6 +273,14 @@ class Memory(nn.Module, Generic[Row]):
             floats = [values for values in saved if values.is_floating_point() and values.dim() == 2]
             self.ragged = any(bool(values.isnan().any()) for values in floats)
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+def counter_of(state: dict[str, Any], name: str) -> int:
+    """A number of rows in a saved state, which may come from anywhere."""
+    value = state[name]
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{name} of a memory must be a number of rows, got {value!r:.40}")
+    return value
 
 
 def row_bytes(rows: Any) -> dict[str, int]:
@@ -305,7 +314,7 @@ class RingMemory(Memory[Row]):
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         super().set_extra_state(state)
-        self.run_start, self.seen_before = state["run_start"], state["seen_before"]
+        self.run_start, self.seen_before = counter_of(state, "run_start"), counter_of(state, "seen_before")
 
 
 class ChoosyMemory(Memory[Row]):
@@ -332,4 +341,4 @@ class ChoosyMemory(Memory[Row]):
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         super().set_extra_state(state)
-        self.entrant = state["entrant"]
+        self.entrant = None if state["entrant"] is None else counter_of(state, "entrant")
