@@ -211,14 +211,12 @@ def test_state_round_trip_continues_to_the_bit(seen: int) -> None:
     assert memory.num_seen == other.num_seen == seen + 60
 
 
-@pytest.mark.parametrize("value", [None, -1, 2.5, "7", True])
+@pytest.mark.parametrize("value", [-1, 2.5, "7", True])
 @pytest.mark.parametrize("name", ["num_seen", "num_filled", "entrant"])
 def test_counters_of_a_state_are_numbers_of_rows(name: str, value: object) -> None:
-    state = ChoosyMemory(PaperCell, 10, generator()).get_extra_state()
-    if name == "entrant" and value is None:
-        return ChoosyMemory(PaperCell, 10, generator()).set_extra_state(state | {name: value})
+    memory = ChoosyMemory(PaperCell, 10, generator())
     with pytest.raises(ValueError, match=f"{name} of a memory must be a number of rows"):
-        ChoosyMemory(PaperCell, 10, generator()).set_extra_state(state | {name: value})
+        memory.set_extra_state(memory.get_extra_state() | {name: value})
 
 
 def test_ids_stay_beside_their_rows_through_every_change() -> None:
