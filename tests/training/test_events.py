@@ -150,7 +150,8 @@ def test_a_learner_has_listeners_and_learns_the_same_with_them() -> None:
         heard.learn(*data_of(index))
     assert_same(quiet.model_.method.state_dict(), heard.model_.method.state_dict())
     assert [event[0] for event in diary.events].count("start") == 2
-    assert len(diary.of("epoch")) == 4
+    phases = [event[0].phase for event in diary.of("epoch")]
+    assert [phases.count(name) for name in ("main", "correction")] == [4, 6]
     assert diary.of("end") == [(Outcome("finished"),)] * 2
 
 
@@ -223,7 +224,9 @@ def test_a_first_update_that_diverges_at_its_only_step_is_refused() -> None:
     """The loss of that step is finite, and so are the weights after it: only the answers show it."""
     images, labels = data_of(0)
     steps = Diary()
-    learner = Learner(**QUICK | {"lr": 3e37, "epochs": 1, "batch_size": 1000}, val=0, listeners=[steps])
+    settings = {"learner.correction": None}  # it would find the same a step later
+    given = QUICK | {"lr": 3e37, "epochs": 1, "batch_size": 1000, "settings": settings}
+    learner = Learner(**given, val=0, listeners=[steps])
     with pytest.raises(Exception, match="answers to training samples are not finite"):
         learner.learn(images, labels)
     assert len(steps.of("step")) == 1
