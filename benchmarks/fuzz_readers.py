@@ -52,7 +52,6 @@ from strongreplay.models.parts import model_of
 from strongreplay.models.settings import make_settings
 from strongreplay.models.store import Store
 from strongreplay.nets import build_net
-from strongreplay.protocol import Terms
 from strongreplay.report.curves import curves_of
 from strongreplay.report.memory_picture import grid_of
 from strongreplay.report.tables import group_records
@@ -63,7 +62,7 @@ from strongreplay.runs.stopped import read_stopped
 from strongreplay.storage import files
 from strongreplay.storage.checkpoints import MANIFEST, TENSORS, TREE, checkpoints
 from strongreplay.storage.records import read_folder
-from strongreplay.training.events import Listener, Position
+from strongreplay.testing.device import StopAfter
 from strongreplay.training.settings import parse_settings
 
 Files = dict[str, bytes]  # path -> content
@@ -425,19 +424,6 @@ def read_records(folder: Path, chance: Random) -> None:
 # States
 
 
-class StopsAt(Listener):
-    """Wants a stop after a step."""
-
-    def __init__(self, step: int) -> None:
-        self.left = step
-
-    def on_step(self, position: Position, terms: Terms) -> None:
-        self.left -= 1
-
-    def wants_stop(self) -> bool:
-        return self.left <= 0
-
-
 @cache
 def states() -> list[Files]:
     """Two checkpoints of a run of two methods, in their second task."""
@@ -445,7 +431,7 @@ def states() -> list[Files]:
     for method in ("ser", "derpp"):
         with tempfile.TemporaryDirectory() as folder:
             with contextlib.suppress(SerError):
-                run(small_config(method), out=Path(folder), listeners=[StopsAt(7)])
+                run(small_config(method), out=Path(folder), listeners=[StopAfter(7)])
             found.append(files_in(next(Path(folder).rglob("*.state"))))
     return [{name: data for name, data in one.items() if name.startswith("state-")} for one in found]
 
@@ -479,7 +465,7 @@ def read_state(folder: Path, chance: Random) -> None:
 
 def resume_state(folder: Path, chance: Random) -> None:
     """Resume, and train until the end of the task."""
-    trainer = StreamTrainer(small_config(chance.choice(("ser", "derpp"))), None, CPU, [StopsAt(6)])
+    trainer = StreamTrainer(small_config(chance.choice(("ser", "derpp"))), None, CPU, [StopAfter(6)])
     continue_from(trainer, folder)
     with contextlib.suppress(Interrupted):
         trainer.go()

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from support.compare import assert_same
-from support.kept_models import StopsAfter
 from torch import Tensor
 
 from strongreplay import build_stream
@@ -15,6 +14,7 @@ from strongreplay.data.streams import Stream
 from strongreplay.errors import ConfigError, DataError, RunError
 from strongreplay.models.learn import LearnRequest, learn, verdict_of
 from strongreplay.models.store import Store
+from strongreplay.testing.device import StopAfter
 from strongreplay.training.events import Listener, RunInfo
 from strongreplay.training.trainer import Interrupted
 
@@ -43,7 +43,7 @@ def test_an_update_that_was_stopped_goes_on_to_the_same_bit(digits: Stream, tmp_
     learn(tmp_path / "whole", order(digits, 1), CPU)
     for number in range(1, 3):  # the first call is stopped after 7 steps, the second after 7 more
         with pytest.raises(Interrupted, match=f"after step {7 * number} of"):
-            learn(tmp_path / "stopped", order(digits, 1), CPU, [StopsAfter(7)])
+            learn(tmp_path / "stopped", order(digits, 1), CPU, [StopAfter(7)])
         assert Store(tmp_path / "stopped").current == "v1"
     with pytest.raises(RunError, match="--restart"):
         learn(tmp_path / "stopped", order(digits, 2), CPU)

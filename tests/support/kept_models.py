@@ -17,8 +17,8 @@ from PIL import Image
 from strongreplay.cli import main
 from strongreplay.data.datasets import load
 from strongreplay.models.learn import LearnOutcome, LearnRequest, learn
-from strongreplay.protocol import Terms
-from strongreplay.training.events import Listener, Position
+from strongreplay.testing.device import StopAfter
+from strongreplay.training.events import Listener
 from strongreplay.training.trainer import Interrupted
 
 NAMES = ("zero", "one", "two", "three", "four", "five")
@@ -66,22 +66,9 @@ def teach(state: Path, data: object, listeners: Sequence[Listener] = (), **how: 
     )
 
 
-class StopsAfter(Listener):
-    """Wants a stop after so many steps."""
-
-    def __init__(self, count: int) -> None:
-        self.left = count
-
-    def on_step(self, position: Position, terms: Terms) -> None:
-        self.left -= 1
-
-    def wants_stop(self) -> bool:
-        return self.left == 0
-
-
 def stop_in_the_middle(state: Path, data: object, **how: Any) -> None:
     with pytest.raises(Interrupted):
-        teach(state, data, [StopsAfter(2)], **how)
+        teach(state, data, [StopAfter(2)], **how)
 
 
 def make_model(folder: Path, settings: dict[str, Any] | None = None) -> Path:

@@ -110,15 +110,14 @@ def test_a_run_learns_with_it_and_goes_on_with_it(optimizer: str, tmp_path: Any)
         "data.tasks": 2, "train.epochs": 2, "train.lr": 0.003, "train.optimizer": optimizer,
         "train.clip_norm": 1.0, "train.keep_momentum": True,
     }  # fmt: skip
-    from support.kept_models import StopsAfter
-
+    from strongreplay.testing.device import StopAfter
     from strongreplay.training.trainer import Interrupted
 
     config = resolve("split-digits", "er", 30, settings=settings)
     straight = run(config)
     for steps in (7, 60):  # in the first task, and in the second
         with pytest.raises(Interrupted):
-            run(config, out=tmp_path, resume=True, listeners=[StopsAfter(steps)])
+            run(config, out=tmp_path, resume=True, listeners=[StopAfter(steps)])
     assert run(config, out=tmp_path, resume=True).results == straight.results
     accuracy = straight.score("class-il", "average_accuracy")
     assert accuracy is not None

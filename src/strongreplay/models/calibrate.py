@@ -1,8 +1,8 @@
-"""Probabilities that mean something, for methods without a softmax in their loss (`slda`, `ncm`).
+"""Temperature scaling of the logits of `slda` and `ncm`, whose loss has no softmax.
 
 Their logits are distances in hundreds of dimensions, so a softmax of them is nearly always 0 or 1. One factor
-for all logits, fitted on held-out samples (temperature scaling, Guo et al. 2017,
-https://arxiv.org/abs/1706.04599), makes them as sure as they are right. It changes no answer.
+for all logits is fitted on held-out samples (Guo et al. 2017, https://arxiv.org/abs/1706.04599). The mean
+probability of an answer then matches how often answers are right. No answer changes.
 """
 
 from functools import reduce

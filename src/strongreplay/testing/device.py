@@ -108,4 +108,4 @@ class StopAfter(Listener):
         self.steps -= 1
 
     def wants_stop(self) -> bool:
-        return self.steps == 0
+        return self.steps <= 0
