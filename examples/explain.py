@@ -41,7 +41,7 @@ def ask(net: torch.nn.Module, inputs: torch.Tensor) -> torch.Tensor:
     return net.eval()(inputs)
 
 
-def learn(loss: Any, seed: int) -> Course:
+def learn(loss: Any, seed: int, epochs: int) -> Course:
     stream = build_stream("split-digits", seed=seed)
     net = build_net("mlp", stream.input_shape, stream.num_classes, derive_generator(seed, "net"))
     view = stream.train_view(derive_generator(seed, "views"))
@@ -50,7 +50,7 @@ def learn(loss: Any, seed: int) -> Course:
     first, order, answers = stream.test_view(stream.test(0).inputs), derive_generator(seed, "order"), []
     for task in stream:
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        train_task(method, task, view, optimizer, epochs=10, batch_size=16, generator=order)
+        train_task(method, task, view, optimizer, epochs=epochs, batch_size=16, generator=order)
         answers.append(ask(net, first))
     shares = [torch.bincount(logits.argmax(1) // 2, minlength=5) / len(first) for logits in answers]
     moved = [(logits - answers[0]).norm(dim=1).mean() for logits in answers]
@@ -93,8 +93,8 @@ def draw_terms(courses: dict[str, list[Course]], path: Path) -> None:
     figure.savefig(path, dpi=160)
 
 
-def main(folder: Path, seeds: int) -> None:
-    courses = {name: [learn(loss, seed) for seed in range(seeds)] for name, loss in LOSSES.items()}
+def main(folder: Path, seeds: int, epochs: int) -> None:
+    courses = {name: [learn(loss, seed, epochs) for seed in range(seeds)] for name, loss in LOSSES.items()}
     every = list(courses.values())
     draw_answers(every[0], every[-1], folder / "answers.png")
     draw_terms(courses, folder / "terms.png")
@@ -104,4 +104,5 @@ if __name__ == "__main__":
     parser = ArgumentParser(description="Draw why nets forget, and what SER does.")
     parser.add_argument("folder", type=Path, nargs="?", default=Path("."))
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=10, help="of each task")
     main(**vars(parser.parse_args()))

@@ -21,17 +21,18 @@ import matplotlib.pyplot as plt
 METHODS = {"sgd": ("plain training", "#777777"), "er": ("ER", "#009E73"), "ser": ("SER", "#D55E00")}
 
 
-def first_task(method: str, seed: int) -> list[float]:
+def first_task(method: str, seed: int, settings: dict[str, int]) -> list[float]:
     """Accuracy on the first task after each task, in Class-IL."""
     memory_size = None if method == "sgd" else 50
-    record = run(resolve("split-digits", method, memory_size, seed))
+    record = run(resolve("split-digits", method, memory_size, seed, settings))
     return [float(row[0] or 0) for row in record.matrix("class-il")]
 
 
-def main(path: str, seeds: int) -> None:
+def main(path: str, seeds: int, epochs: int | None) -> None:
+    settings = {"train.epochs": epochs} if epochs else {}
     figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
     for method, (label, colour) in METHODS.items():
-        scores = np.array([first_task(method, seed) for seed in range(seeds)])
+        scores = np.array([first_task(method, seed, settings) for seed in range(seeds)])
         mean, tasks = scores.mean(0), range(1, scores.shape[1] + 1)
         half = stats.t.ppf(0.975, seeds - 1) * scores.std(0, ddof=1) / seeds**0.5
         axes.plot(tasks, mean, color=colour, marker="o", label=label)
@@ -51,4 +52,5 @@ if __name__ == "__main__":
     parser = ArgumentParser(description="Draw accuracy on the first task while others are learnt.")
     parser.add_argument("path", nargs="?", default="forgetting.png")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--epochs", type=int, help="of each task; without it, as published")
     main(**vars(parser.parse_args()))

@@ -52,8 +52,8 @@ def test_notebooks_run(name: str) -> None:
     ("arguments", "said"),
     [
         (["er_ace.py"], ""),
-        (["forgetting.py", "drawn.png", "--seeds", "2"], "SER: "),
-        (["explain.py", ".", "--seeds", "2"], "+ forward consistency: "),
+        (["forgetting.py", "drawn.png", "--seeds", "2", "--epochs", "4"], "SER: "),
+        (["explain.py", ".", "--seeds", "2", "--epochs", "4"], "+ forward consistency: "),
     ],
     ids=["er_ace", "forgetting", "explain"],
 )

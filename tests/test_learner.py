@@ -50,14 +50,14 @@ def accuracy(learner: Learner, digits: Stream) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, row in METHODS.items() if row.grows])
 def test_a_learner_with_a_fixed_head_learns_what_a_run_does_to_the_bit(name: str, digits: Stream) -> None:
-    config = resolve("split-digits", name, 20, settings={"train.epochs": 2})
+    config = resolve("split-digits", name, 20, settings={"train.epochs": 1})
     trainer = StreamTrainer(config, None, torch.device("cpu"))
     trainer.go()
     learner = Learner(
         **QUICK | {"lr": config.train.lr, "batch_size": config.train.batch_size, "net": config.net.name},
         method=name,
         memory=20,
-        epochs=2,
+        epochs=1,
         val=0,
         normalise=False,
         augment="none",

@@ -15,9 +15,9 @@ import pytest
 from strongreplay.nets import NETS
 
 HEAP_CHECKS = Path("/lib/x86_64-linux-gnu/libc_malloc_debug.so.0")
-WIDTHS: dict[str, tuple[int, ...]] = {"mlp": (64,), "cnn": (4, 8, 16, 64), "lvt": (16,), "vit": (8,)}
-OF_RESNET = (4, 8, 9, 12, 15, 16, 64)
-MOST_NUMBERS = 2**18  # in the first maps of a batch; larger ones take minutes and use the same kernels
+WIDTHS: dict[str, tuple[int, ...]] = {"mlp": (64,), "cnn": (4, 9, 16), "lvt": (16,), "vit": (8,)}
+OF_RESNET = (4, 8, 9, 15, 16, 20)
+MOST_NUMBERS = 2**17  # in the first maps of a batch; larger ones take minutes and use the same kernels
 
 CHILD = """
 import sys

@@ -100,7 +100,7 @@ def kill_when(done: Callable[[Job], bool], times: int) -> Callable[[list[Job]], 
 @pytest.mark.slow
 def test_a_run_whose_process_is_killed_is_tried_again_from_its_checkpoint(options: RunOptions) -> None:
     often = replace(options, checkpoint_every="5")
-    long, diary = config(settings={"train.epochs": 40}), Diary(kill_when(lambda job: job.done > 20, 1))
+    long, diary = config(settings={"train.epochs": 15}), Diary(kill_when(lambda job: job.done > 20, 1))
     assert ends(go([long], often, diary, num_jobs=2, threads=1)) == ["recorded"]
     assert "ended by SIGKILL" in diary.messages[0]
     assert "resuming after step" in diary.messages[1]

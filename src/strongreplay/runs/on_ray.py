@@ -180,6 +180,17 @@ def marked(out: Path) -> Iterator[str]:
         files.remove_quietly(mark)
 
 
+def join(ray: Any, place: str, attempts: int = 2) -> None:
+    """A cluster starts a process for each driver outside; on a busy machine that may take too long once."""
+    try:
+        ray.init(place, log_to_driver=False, logging_level=logging.ERROR, ignore_reinit_error=True)
+    except ConnectionAbortedError:
+        if attempts == 1:
+            raise
+        ray.shutdown()
+        join(ray, place, attempts - 1)
+
+
 @contextmanager
 def connected(address: str) -> Iterator[Any]:
     """Connect to a cluster that runs already; Ray's handlers of signals are not kept."""
@@ -189,14 +200,14 @@ def connected(address: str) -> Iterator[Any]:
         raise ConfigError("--on ray needs Ray; install it with: pip install 'strongreplay[ray]'") from None
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        place = "auto" if address == "ray" else address
         if address != "ray":  # Ray would try for half a minute
             host, _, port = address.removeprefix("ray://").rpartition(":")
             socket.create_connection((host.strip("[]"), int(port)), REACH_SECONDS).close()
-        ray.init(place, log_to_driver=False, logging_level=logging.ERROR, ignore_reinit_error=True)
+        join(ray, "auto" if address == "ray" else address)
     except (OSError, OverflowError, ValueError, RuntimeError) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise ConfigError(
-            f"--on {address}: no Ray cluster answers ({first_line(error)}); start one with: ray start --head"
+            f"--on {address}: no Ray cluster answers ({reason}); start one with: ray start --head"
         ) from None
     for number, handler in handlers.items():
         signal.signal(number, handler)

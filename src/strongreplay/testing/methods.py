@@ -259,7 +259,7 @@ def check_growth(case: MethodCase) -> None:
 def check_learning(case: MethodCase) -> None:
     """It learns six easy classes at once, to more than 90 %; with pretrained weights if it needs them."""
     method = (case.pretrained() if case.row.needs_weights and case.net is None else case).make()
-    case.learn(method, epochs=30, stream=accumulate(case.stream))
+    case.learn(method, epochs=12, stream=accumulate(case.stream))
     accuracy = evaluate(method, case.stream.test(0), case.stream.test_view, ALL_CLASSES)[0]
     remedy = "Does observe call optimizer.step()?"
     expect(accuracy > 90, f"{case.row.label} gets {accuracy:.0f} % on images that any method learns.", remedy)
