@@ -4,7 +4,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: demo quick test docs docs-serve dist clean
+.PHONY: demo quick test types tests docs docs-serve dist clean
 
 demo: .venv/.ready
 	$(BIN)/ser run split-digits --method sgd,er,derpp,ser --memory 50 --seeds 5 --threads 1 --out demo
@@ -17,7 +17,12 @@ quick: .venv/.ready
 test: .venv/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(MAKE) --jobs 2 types tests
+
+types: .venv/.ready
 	$(BIN)/mypy
+
+tests: .venv/.ready
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 docs: .venv/.ready

@@ -36,23 +36,30 @@ OLD: dict[str, Any] = {
     "learner.sampling": None,
     "learner.correction": None,
     "train.schedule": None,
+    "method.average": None,
 }
-PLAIN: dict[str, Any] = {"learner.correction": None, "train.schedule": None}
+PLAIN: dict[str, Any] = {"learner.correction": None, "train.schedule": None, "method.average": None}
 KINDS: dict[str, dict[str, Any]] = {
     "default": {},
     "retrain": {},
-    "before": OLD | {"method.average": None},
+    "before": OLD,
     "balanced": PLAIN,
     "cosine": PLAIN | {"train.schedule": "cosine"},
     "correction": PLAIN | {"learner.correction": 3},
     "correction, average": PLAIN | {"learner.correction": 3, "method.average": 0.99},
     "correction 10": PLAIN | {"learner.correction": 10},
-    "cosine, correction": {"train.schedule": "cosine", "learner.correction": 3},
+    "cosine, correction": PLAIN | {"train.schedule": "cosine", "learner.correction": 3},
     "cosine, correction, average": {
         "train.schedule": "cosine", "learner.correction": 3, "method.average": 0.99
     },
+    "not averaged": {"method.average": None},
+    "retrain, not averaged": {"method.average": None},
+    "weaker consistency, not averaged": {
+        "method.average": None, "method.alpha": 0.1, "method.beta": 0.1
+    },
     "reserve 0": {"learner.reserve": 0},
     "fixed head": {"classes": True},
+    "fixed head, not averaged": {"classes": True, "method.average": None},
 }  # fmt: skip
 
 

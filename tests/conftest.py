@@ -12,6 +12,11 @@ from strongreplay.protocol import Split
 pytest_plugins = ("support.commands", "support.stores")  # their fixtures
 torch.set_num_threads(1)  # small tensors: more threads only wait for each other
 os.environ["OMP_NUM_THREADS"] = "1"  # the same for processes that tests start
+WAITING = ("test_on_ray.py", "test_on_slurm.py")  # they come first: mypy uses the time they wait
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in WAITING)
 
 
 @pytest.fixture(scope="session")

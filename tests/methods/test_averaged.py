@@ -172,6 +172,31 @@ def test_an_average_answers_and_the_net_learns_as_without_it(name: str, stream: 
 
 
 @averaging_methods
+@pytest.mark.parametrize(("num_steps", "others"), [(7, 1 / 4), (60, 1 / 4)])
+def test_a_short_training_makes_up_most_of_the_average(
+    name: str, num_steps: int, others: float, stream: Stream
+) -> None:
+    def move_to(value: float) -> float:
+        """Train with weights that do not change, and return the average of these weights."""
+        method.pace_average(num_steps)
+        with torch.no_grad():
+            for weight in method.net.parameters():
+                weight.fill_(value)
+        for _ in range(num_steps):
+            method.follow()
+        average = weights(method.averaged.copy)  # type: ignore[union-attr]
+        assert torch.allclose(average, average[:1], atol=0.05)
+        return float(average[0])
+
+    method = start(name, stream, average=0.99)
+    assert abs(move_to(1.0) - 1) < 0.05  # of the random weights, next to nothing is left
+    assert 0 < move_to(0.0) <= others  # of the training before, a quarter
+    method.pace_average(10_000)
+    assert method.averaged is not None
+    assert method.averaged.decay == 0.99
+
+
+@averaging_methods
 def test_without_it_nothing_is_kept_for_it(name: str, stream: Stream) -> None:
     plain = start(name, stream, average=None)
     assert plain.averaged is None

@@ -16,6 +16,7 @@ from strongreplay.errors import ConfigError, DataError
 from strongreplay.methods.base import unchanged
 from strongreplay.methods.slda import SLDA, SLDAConfig
 from strongreplay.models.clusters import find_clusters, typical_distance
+from strongreplay.models.correct import answering_classifier
 from strongreplay.models.drift import choose_threshold, load_reference
 from strongreplay.models.likeness import features_of
 from strongreplay.models.review import choose_diverse
@@ -132,10 +133,10 @@ def test_copies_are_not_chosen_twice() -> None:
 @pytest.mark.slow
 def test_features_are_what_the_head_sees(kept: Path) -> None:
     _, model, reference = load_reference(Store(kept), None, CPU)
-    net = model.method.answering_net()
+    net = answering_classifier(model)
     images = torch.randint(0, 256, (7, 1, 20, 20), dtype=torch.uint8)
     with torch.no_grad():
-        right = torch.nn.functional.normalize(net.eval().features(model.test_view(images)), dim=1)  # type: ignore[operator]
+        right = torch.nn.functional.normalize(net.eval().features(model.test_view(images)), dim=1)
     assert torch.allclose(features_of(model, images), right)
     assert reference.count == 40
 

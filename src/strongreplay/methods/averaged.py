@@ -89,12 +89,23 @@ class Averaging(Method):
     """A method that may predict with a moving average of its net's weights; training is unaffected."""
 
     averaged: AveragedNet[nn.Module] | None
+    longest: float  # decay of the average in a long training
 
     def average(self, decay: float | None, generator: torch.Generator) -> None:
         """Make the average with the given maximal decay; none: no average."""
+        self.longest = decay or 0.0
         self.averaged = (
             None if decay is None else AveragedNet(self.net, 1.0, decay, generator, statistics="working")
         )
+
+    def pace_average(self, num_steps: int) -> None:
+        """Before a short training of so many steps: lower the decay, so that the average learns it too.
+
+        After it at most a quarter of the average is from before, and next to nothing of random weights.
+        """
+        if self.averaged and num_steps:
+            parts = 1.4 if self.averaged.num_steps else 2.6  # exp(-1.4) < 1/4
+            self.averaged.decay = max(min(self.longest, 1 - parts / num_steps), 0.0)
 
     def follow(self) -> None:
         """Update the average; to be called after every step."""

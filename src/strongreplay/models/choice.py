@@ -10,7 +10,7 @@ from strongreplay.data.convert import Fit
 from strongreplay.errors import ConfigError
 from strongreplay.methods import method_row
 from strongreplay.models.features import FeatureCache, FeatureReader
-from strongreplay.models.settings import CLOSED_FORM, UNSET
+from strongreplay.models.settings import CLOSED_FORM, NONE_IS_OFF
 from strongreplay.nets.backbones import Backbone, is_backbone, open_backbone
 from strongreplay.nets.published import EXTRA, is_installed
 
@@ -30,7 +30,9 @@ class NetChoice:
         cache: Path | None = None,
     ) -> None:
         # None means "choose", except for settings that None turns off.
-        self.settings = {key: value for key, value in settings.items() if value is not None or key in UNSET}
+        self.settings = {
+            key: value for key, value in settings.items() if value is not None or key in NONE_IS_OFF
+        }
         if self.settings.get("learner.method") == "auto":
             del self.settings["learner.method"]
         self.device, self.tell, self.cache = device, tell, cache

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from strongreplay.methods.base import evaluation_mode
+from strongreplay.models.correct import answering_classifier
 from strongreplay.models.model import Model
 
 BATCH_SIZE = 500
@@ -17,7 +18,7 @@ def features_of(model: Model, images: Tensor, on_batch: Callable[[int], None] = 
     """(N, D) features of length 1, on the host; the logits take their place if the net shows no features."""
     if model.reader is not None:
         return normalize(model.stored(images), dim=1)
-    compute = getattr(model.method.answering_net(), "features", None)
+    compute = getattr(answering_classifier(model), "features", None)
     if not callable(compute) or isinstance(compute, nn.Module):  # torchvision's `features` is a module
         return normalize(model.scores(images), dim=1)
     found, view = [torch.empty(0)], model.test_view

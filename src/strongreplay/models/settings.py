@@ -34,6 +34,9 @@ DEFAULTS: dict[str, Any] = {
 UNSET: dict[str, Any] = {"learner.sampling": None, "learner.correction": None}
 # Chunks are small, so the learning rate is small; SER's consistency term has a larger weight than in runs.
 DEFAULTS_OF: dict[str, dict[str, Any]] = {"ser": {"method.alpha": 0.5}}
+# A moving average of the weights answers: 3 points in the same benchmark. A head alone needs none.
+FROM_SCRATCH: dict[str, dict[str, Any]] = {"ser": {"method.average": 0.99}}
+NONE_IS_OFF = (*UNSET, "method.average")
 CLOSED_FORM = ("ncm", "slda")  # methods that compute a head from frozen features, without training
 # A head on frozen features of length one (`models/build.py`) takes large steps.
 DEFAULTS_OF_HEAD: dict[str, Any] = {"train.lr": 1.0, "learner.correction": None}
@@ -174,6 +177,13 @@ def kept_section(settings: Mapping[str, Any], row: MethodRow) -> type[NetConfig]
     return built_in_section(named, KeptNetConfig) if named in NETS else KeptNetConfig
 
 
+def defaults_of(method: str, tune: str | None) -> dict[str, Any]:
+    defaults = {"net.name": "auto"} | DEFAULTS | DEFAULTS_OF.get(method, {})
+    if tune is None:
+        return defaults | FROM_SCRATCH.get(method, {})
+    return defaults | (DEFAULTS_OF_HEAD if tune in ("nothing", "head") else {})
+
+
 def make_settings(settings: Mapping[str, Any]) -> ModelSettings:
     """From names such as learner.memory, method.alpha, net.name, train.epochs; reports all faults at once."""
     if settings.get("learner.method") == "auto":
@@ -191,10 +201,7 @@ def make_settings(settings: Mapping[str, Any]) -> ModelSettings:
         "learner": LearnerConfig, "method": row.config, "net": kept_section(settings, row),
         "train": TrainConfig,
     }  # fmt: skip
-    defaults = {"net.name": "auto"} | DEFAULTS | DEFAULTS_OF.get(name, {})
-    if settings.get("net.tune") in ("nothing", "head"):
-        defaults |= DEFAULTS_OF_HEAD
-    built, faults = build_sections(sections, defaults | dict(settings))
+    built, faults = build_sections(sections, defaults_of(name, settings.get("net.tune")) | dict(settings))
     faults += [f"{key} has no effect here: {why}" for key, why in IGNORED.items() if settings.get(key)]
     if isinstance(net := built.get("net"), NetConfig) and net.name not in ("auto", OWN):
         faults += [] if is_backbone(net.name) else net_faults(net)

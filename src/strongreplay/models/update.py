@@ -13,6 +13,7 @@ from torch import Tensor
 
 from strongreplay.data.user_data import Chunk, Label
 from strongreplay.errors import DataError, RunError
+from strongreplay.methods.averaged import Averaging
 from strongreplay.models.calibrate import calibrate
 from strongreplay.models.complete import complete_logits
 from strongreplay.models.correct import correction_phases
@@ -105,6 +106,9 @@ class Update:
         self.held_room = make_room(model, model.samples.image_bytes(chunk.inputs))
         classes = tuple(train.labels.unique().tolist())
         self.task = Task(model.num_updates, classes, train, train.take(torch.empty(0, dtype=torch.int64)))
+        if isinstance(model.method, Averaging):
+            epochs, size = model.settings.train.epochs, model.settings.train.batch_size
+            model.method.pace_average(epochs * -(-len(train) // size))
         self.trainer = Trainer(
             model.method,
             model.view,
