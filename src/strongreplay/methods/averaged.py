@@ -99,13 +99,12 @@ class Averaging(Method):
         )
 
     def pace_average(self, num_steps: int) -> None:
-        """Before a short training of so many steps: lower the decay, so that the average learns it too.
+        """Before a training of so many steps: lower the decay if it is short, so that the average learns it.
 
-        After it at most a quarter of the average is from before, and next to nothing of random weights.
+        After it at most a quarter of the average is from before. Up to 14 steps, it is the newest weights.
         """
         if self.averaged and num_steps:
-            parts = 1.4 if self.averaged.num_steps else 2.6  # exp(-1.4) < 1/4
-            self.averaged.decay = max(min(self.longest, 1 - parts / num_steps), 0.0)
+            self.averaged.decay = max(min(self.longest, 1 - (14 / num_steps) ** 2), 0.0)
 
     def follow(self) -> None:
         """Update the average; to be called after every step."""
