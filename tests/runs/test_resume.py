@@ -105,9 +105,9 @@ def test_every_method_killed_goes_on_to_the_bit(
     config = config_for(name)
     go_on(config, tmp_path / "straight")
     out = tmp_path / "killed"
-    kills = [DiesAt(steps=3), DiesAt(steps=4), DiesAt(steps=5), DiesAt(judging=True)]
+    kills = [DiesAt(steps=3), DiesAt(steps=5), DiesAt(judging=True)]
     if not METHODS[name].on_union:  # there judging comes last
-        kills += [DiesAt(steps=3), DiesAt(judging=True)]
+        kills += [DiesAt(steps=3)]
     with monkeypatch.context() as patch:
         dies_while_writing(patch, 5)
         assert in_a_process(lambda: go_on(config, out)) == -signal.SIGKILL

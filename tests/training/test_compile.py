@@ -46,22 +46,6 @@ def copied(state: Any) -> Any:
     )
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # PyTorch's compiler uses it itself
-def test_compiled_nets_give_the_same_numbers_and_resume_to_the_bit(stream: Stream, tmp_path: Path) -> None:
-    with torch._inductor.utils.fresh_cache(dir=str(tmp_path)):
-        _, plain = learn(stream, {})
-        before = counters["stats"]["unique_graphs"]
-        first, straight = learn(stream, {"compile": True})
-        # Live net in training, live net judged, old net. The batches of 24 and of 8 rows share a variant.
-        assert counters["stats"]["unique_graphs"] - before == 3
-        _, resumed = learn(stream, {"compile": True}, first)
-        assert_same(straight, resumed)
-    for key, value in plain["method"].items():
-        if isinstance(value, torch.Tensor) and value.is_floating_point():
-            assert torch.allclose(value, straight["method"][key], atol=1e-5), key
-
-
 def resume_elsewhere(settings: dict[str, Any], saved: dict[str, Any]) -> tuple[Any, int, int]:
     """In a process of its own: the resumed state, and the graphs found in the cache and compiled anew."""
     torch.set_num_threads(1)
@@ -71,18 +55,26 @@ def resume_elsewhere(settings: dict[str, Any], saved: dict[str, Any]) -> tuple[A
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
-def test_another_process_reads_what_was_compiled_and_resumes_to_the_bit(
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # PyTorch's compiler uses it itself
+def test_compiled_nets_learn_the_same_and_another_process_reads_them_and_resumes_to_the_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = {"compile": True, "precision": "bf16"}
+    low = {"precision": "bf16"}
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    first, straight = learn(small_stream(), settings)
+    stream, before = small_stream(), counters["stats"]["unique_graphs"]
+    first, straight = learn(stream, low | {"compile": True})
+    # Live net in training, live net judged, old net. The batches of 24 and of 8 rows share a variant.
+    assert counters["stats"]["unique_graphs"] - before == 3
     with ProcessPoolExecutor(1, get_context("spawn")) as another:
-        resumed, hits, misses = another.submit(resume_elsewhere, settings, first).result(120)
+        resumed, hits, misses = another.submit(resume_elsewhere, low | {"compile": True}, first).result(120)
     assert hits > 0
     assert misses == 0
     assert_same(straight, resumed)
+    _, plain = learn(stream, low)
+    for name, begun in make_net().state_dict().items():  # rounding changes little of what is learnt
+        key = f"net.{name}"
+        learnt, apart = plain["method"][key] - begun, plain["method"][key] - straight["method"][key]
+        assert apart.norm() < 0.02 * learnt.norm(), name
 
 
 def test_a_head_that_grows_needs_no_new_variant(stream: Stream) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, cast
 
 import torch
@@ -61,6 +62,13 @@ class MethodCase:
         images = make_split(10, seed=3).inputs  # for methods that need unlabelled ones
         problem = Problem(num_classes, len(self.stream), view, test_view, seed, images)
         return self.row.build(self.make_net(seed), problem, self.row.config(**settings))
+
+    @cached_property
+    def learnt(self) -> Method:
+        """A method that has learnt the stream with seed 0, for the checks that do not change it."""
+        method = self.make()
+        self.learn(method)
+        return method
 
     def make_net(self, seed: int) -> nn.Module:
         generator = derive_generator(seed, "net")

@@ -50,14 +50,16 @@ def check_terms(case: MethodCase) -> None:
 
 def check_deterministic(case: MethodCase) -> None:
     """The same seed gives the same weights, and another seed gives other weights."""
-    found = []
-    for seed in (0, 0, 1):
-        method = case.make(seed)
-        case.learn(method, seed)
-        found.append(weights(method.net))
+    first, again, other = (weights(method.net) for method in (case.learnt, learnt(case, 0), learnt(case, 1)))
     remedy = "Draw from problem.generator(name) alone, and keep no state outside the method."
-    expect(torch.equal(found[0], found[1]), f"{case.row.label}: two runs of one seed differ.", remedy)
-    expect(not torch.equal(found[0], found[2]), f"{case.row.label}: another seed changes nothing.", remedy)
+    expect(torch.equal(first, again), f"{case.row.label}: two runs of one seed differ.", remedy)
+    expect(not torch.equal(first, other), f"{case.row.label}: another seed changes nothing.", remedy)
+
+
+def learnt(case: MethodCase, seed: int) -> Method:
+    method = case.make(seed)
+    case.learn(method, seed)
+    return method
 
 
 def check_global_generators(case: MethodCase) -> None:
@@ -67,39 +69,35 @@ def check_global_generators(case: MethodCase) -> None:
         numbers = cast(tuple[Any, ...], np.random.get_state())[1].tolist()
         return torch.get_rng_state().tolist(), random.getstate(), numbers
 
-    def trained() -> Tensor:
-        method = case.make()
-        case.learn(method)
-        return weights(method.net)
-
+    first = weights(case.learnt.net)
+    torch.rand(3)
     before = states()
-    first = trained()
+    again = weights(learnt(case, 0).net)
     remedy = "Draw with generator=problem.generator(name)."
     for what, old, new in zip(("torch", "random", "numpy"), before, states(), strict=True):
         expect(old == new, f"{case.row.label} moves the global generator of {what}.", remedy)
-    torch.rand(3)
-    expect(torch.equal(first, trained()), f"{case.row.label} reads the global generator of torch.", remedy)
+    expect(torch.equal(first, again), f"{case.row.label} reads the global generator of torch.", remedy)
 
 
 def check_state(case: MethodCase) -> None:
     """A state saved after any step and loaded into a new method gives the same bits as no interruption."""
+
+    def go(method: Method, start: int, end: int) -> Method:
+        for number in range(start, end):
+            task = case.stream[number // 3]
+            if number % 3 == 0:
+                method.begin_task(task)
+            case.step(method, case.batch(task.index, BATCH_SIZE * (number % 3)))
+            if number % 3 == 2:
+                method.end_task(task)
+        return method
+
+    straight, early, done = snapshot(go(case.make(), 0, 9)), case.make(), 0
     for stop in (0, 2, 3, 7):  # before the first step, in the first task, at its end, in the last task
-
-        def go(method: Method, start: int, end: int) -> None:
-            for number in range(start, end):
-                task = case.stream[number // 3]
-                if number % 3 == 0:
-                    method.begin_task(task)
-                case.step(method, case.batch(task.index, BATCH_SIZE * (number % 3)))
-                if number % 3 == 2:
-                    method.end_task(task)
-
-        straight, early, resumed = case.make(), case.make(), case.make(seed=9)
-        go(straight, 0, 9)
-        go(early, 0, stop)
+        go(early, done, stop)
+        resumed, done = case.make(seed=9), stop
         resumed.load_state_dict(snapshot(early))
-        go(resumed, stop, 9)
-        apart = differences(snapshot(straight), snapshot(resumed))
+        apart = differences(straight, snapshot(go(resumed, stop, 9)))
         remedy = "Keep tensors as buffers, generators in SavedGenerator, the rest in get_extra_state."
         what = ", ".join(apart[:5])
         expect(
@@ -111,9 +109,7 @@ def check_state(case: MethodCase) -> None:
 
 def check_moves(case: MethodCase) -> None:
     """Every tensor it holds is a parameter or a buffer, so that method.to(device) moves it."""
-    method = case.make()
-    case.learn(method)
-    for name, module in method.named_modules():
+    for name, module in case.learnt.named_modules():
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             continue  # it saves and moves its tensors itself
         for key, value in vars(module).items():
@@ -126,8 +122,7 @@ def check_moves(case: MethodCase) -> None:
 
 def check_evaluation(case: MethodCase) -> None:
     """Predicting gives a float score for every class and changes nothing, not even a generator."""
-    method, stream, name = case.make(), case.stream, case.row.label
-    case.learn(method)
+    method, stream, name = case.learnt, case.stream, case.row.label
     method.train()
     before, modes = snapshot(method), [module.training for module in method.modules()]
     results = []
@@ -179,14 +174,12 @@ def check_memory(case: MethodCase) -> None:
 
 
 def check_small_batches(case: MethodCase) -> None:
-    """A batch of one sample and a short last batch are learnt."""
-    for count, size in ((1, 16), (17, 16), (5, 1)):
-        method, task = case.make(), case.stream[1]
-        case.learn(method)
-        task = task.with_train(task.train.take(torch.arange(count)))
-        optimizer, view = torch.optim.SGD(method.net.parameters(), lr=0.1), case.stream.test_view
-        order = torch.Generator()
-        train_task(method, task, view, optimizer, epochs=1, batch_size=size, generator=order)
+    """A short last batch and batches of one sample are learnt."""
+    method, task, view, order = learnt(case, 0), case.stream[1], case.stream.test_view, torch.Generator()
+    for count, size in ((17, 16), (1, 16), (5, 1)):
+        few = task.with_train(task.train.take(torch.arange(count)))
+        optimizer = torch.optim.SGD(method.net.parameters(), lr=0.1)
+        train_task(method, few, view, optimizer, epochs=1, batch_size=size, generator=order)
         finite = bool(weights(method.net).isfinite().all())
         expect(
             finite, f"{case.row.label}: weights are not finite after {count} samples.", "Guard empty means."
@@ -206,8 +199,7 @@ def check_gradients(case: MethodCase) -> None:
 
 def check_frozen_nets(case: MethodCase) -> None:
     """Old nets do not change: fixed weights and mode, no gradients, no parameter shared with the live net."""
-    method = case.make()
-    case.learn(method)
+    method = learnt(case, 0)
     frozen = [module for module in method.modules() if isinstance(module, OldNet)]
     before = [weights(module) for module in frozen]
     case.step(method, case.batch(2))
@@ -241,8 +233,7 @@ def check_growth(case: MethodCase) -> None:
     """If the row says that the method can grow, it continues training after its head has grown."""
     if not case.row.grows:
         return
-    method = case.make()
-    case.learn(method)
+    method = learnt(case, 0)
     method.grow(NUM_CLASSES + 2, derive_generator(0, "growth"))
     terms = case.step(method, case.batch(2))
     finite = all(bool(term.isfinite()) for term in terms.values())
