@@ -3,6 +3,7 @@
 # Each target first creates the environment if needed.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
+unexport PYTHONDONTWRITEBYTECODE # without its bytecode every process compiles the package again
 
 .PHONY: demo quick test types tests docs docs-serve dist clean
 

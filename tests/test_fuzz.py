@@ -1,6 +1,6 @@
 """A slice of `benchmarks/fuzz.py` with a fixed seed: every reader gets mutated files.
 
-By default it is a fixed number of inputs, about 10 seconds; STRONGREPLAY_FUZZ_SECONDS makes it longer.
+By default it is a fixed number of inputs, a few seconds; STRONGREPLAY_FUZZ_SECONDS makes it longer.
 """
 
 import json
@@ -14,7 +14,7 @@ from support.repository import in_repository
 
 FUZZ = in_repository("benchmarks/fuzz.py")
 SECONDS = os.environ.get("STRONGREPLAY_FUZZ_SECONDS")
-HOW_MANY = ["--seconds", SECONDS] if SECONDS else ["--inputs", "6000"]
+HOW_MANY = ["--seconds", SECONDS] if SECONDS else ["--inputs", "3000"]
 
 
 @pytest.mark.slow

@@ -17,7 +17,6 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, given, seed, settings
 from PIL import Image
 from support.kept_models import make_model, ser
@@ -178,6 +177,8 @@ def test_900_random_requests_never_give_a_5xx(kept: Path, service: RunningServic
 
 def test_100_requests_made_from_its_own_openapi_never_give_a_5xx(kept: Path, tmp_path: Path) -> None:
     """With the token, so that acts are carried out too; on a copy of the model."""
+    import schemathesis  # slow to import
+
     right, statuses = {"Authorization": f"Bearer {TOKEN}"}, list[int]()
     with running_service(Path(shutil.copytree(kept, tmp_path / "model")), token=TOKEN) as service:
         schema = schemathesis.openapi.from_dict(service.client.get("/openapi.json", headers=right).json())
