@@ -12,8 +12,7 @@ import matplotlib
 import numpy as np
 from scipy import stats
 
-from strongreplay import resolve
-from strongreplay.runs.run import run
+from strongreplay import resolve, run
 
 matplotlib.use("agg")
 import matplotlib.pyplot as plt

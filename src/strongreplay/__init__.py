@@ -32,12 +32,14 @@ if TYPE_CHECKING:
     from strongreplay.nets import NETS, Classifier, build_net
     from strongreplay.protocol import Batch, Problem, Split, Task, Terms, derive_generator
     from strongreplay.runs.config import RunConfig, resolve
+    from strongreplay.runs.run import run
     from strongreplay.storage.records import RunRecord, read_record, write_record
     from strongreplay.training.engine import evaluate, train_task
     from strongreplay.training.events import Listener
 
 _HOMES = {
     "runs.config": ("RunConfig", "resolve"),
+    "runs.run": ("run",),
     "data.streams": (
         "STREAMS", "Stream", "build_stream", "permutation_maps", "remap_pixels", "rotation_maps",
         "split_by_class",
@@ -61,7 +63,7 @@ __all__ = [
     "DataError", "Learner", "Listener", "Memory", "Method", "MethodConfig", "Phase", "Problem", "RunConfig",
     "RunError", "RunRecord", "SerError", "Split", "Stream", "Task", "Terms", "build_method", "build_net",
     "build_stream", "derive_generator", "descend", "evaluate", "permutation_maps", "read_record",
-    "remap_pixels", "resolve", "rotation_maps", "split_by_class", "train_task", "write_record",
+    "remap_pixels", "resolve", "rotation_maps", "run", "split_by_class", "train_task", "write_record",
 ]  # fmt: skip
 
 

@@ -6,6 +6,7 @@ update works on a copy, so a failed or refused update changes nothing.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from math import inf
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,7 +29,7 @@ from strongreplay.models.build import first_model
 from strongreplay.models.choice import NetChoice
 from strongreplay.models.deployment import export_model
 from strongreplay.models.export import Exported
-from strongreplay.models.gate import ALL_OLD, LEVEL
+from strongreplay.models.gate import LEVEL
 from strongreplay.models.inspect import (
     Evaluation,
     HistoryEntry,
@@ -52,18 +53,16 @@ from strongreplay.storage import files
 from strongreplay.storage.lock import locked
 from strongreplay.storage.records import fingerprint
 from strongreplay.training.devices import find_device
-from strongreplay.training.events import Listener
+from strongreplay.training.events import Listener, Listeners
+from strongreplay.training.trainer import report_loading
 
 
 class Refused(RunError):
     """An update was refused: an old class lost more than `max_drop` points. The learner is unchanged."""
 
     def __init__(self, report: Report) -> None:
-        worst = (*report.verdict.fallen, *report.verdict.together)[0]
-        name = worst.label if worst.label == ALL_OLD else f"class {worst.label!r}"
         super().__init__(
-            f"{name} fell from {worst.before:.1f} to {worst.after:.1f} % on {worst.count} "
-            f"{worst.where} samples, more than {report.verdict.max_drop:g} points; the learner is unchanged. "
+            f"{report.verdict.reason()}; the learner is unchanged. "
             "Learn with a larger memory, or with max_drop=None"
         )
         self.report = report
@@ -134,37 +133,50 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         folder with train/, that is learnt, and val/ is the guard set. Files that cannot be read are an error
         unless `skip_bad`, and so are links out of the folder unless `allow_outside`.
         """
-        parts, options = split_data(data), ReadOptions(allow_outside, skip_bad, self._tell)
-        for note in parts.notes:
-            self._tell(note)
-        held = guard if guard is not None else parts.val
-        return self._learn(self._read(parts.train, labels, options=options), held, max_drop, level=level)
+        with self._listening() as listener:
+            parts, options = split_data(data), ReadOptions(allow_outside, skip_bad, listener.on_message)
+            for note in parts.notes:
+                listener.on_message(note)
+            chunk = self._read(parts.train, labels, listener, options=options)
+            held = guard if guard is not None else parts.val
+            return self._learn(chunk, listener, held, max_drop, level=level)
 
     def _read(
-        self, data: object, labels: object, again: bool = False, options: ReadOptions = STRICT
+        self,
+        data: object,
+        labels: object,
+        listener: Listener,
+        again: bool = False,
+        options: ReadOptions = STRICT,
     ) -> Chunk:
         """Read data for the model, or for a new one, whose net is chosen by the data."""
+        progress = report_loading(listener)
         if hasattr(self, "model_") and not again:
             model = self.model_
-            chunk = read_chunk(data, labels, shape=model.shape, transform=model.reader, options=options)
+            chunk = read_chunk(
+                data, labels, shape=model.shape, transform=model.reader, progress=progress, options=options
+            )
             return settle_case(chunk, model.labels, self.case)
         self._choice: NetChoice | None = None
         if not isinstance(self.net, nn.Module):
             given = self._given()
-            make_settings(given)  # faults are told before the data are read
-            self._choice = NetChoice(given, find_device(self.device), self._tell)
+            make_settings(given)  # report faults before the data are read
+            self._choice = NetChoice(given, find_device(self.device), listener.on_message)
         chunk = read_chunk(
-            data, labels, side=self.side, channels=self.channels, choose=self._choice, options=options
+            data,
+            labels,
+            side=self.side,
+            channels=self.channels,
+            progress=progress,
+            choose=self._choice,
+            options=options,
         )
         return settle_case(chunk, [plain(label) for label in self.classes or ()], self.case)
-
-    def _tell(self, text: str) -> None:
-        for listener in self.listeners:
-            listener.on_message(text)
 
     def _learn(
         self,
         chunk: Chunk,
+        listener: Listener,
         guard: object = None,
         max_drop: float | None = None,
         announced: Sequence[Label] = (),
@@ -177,17 +189,16 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         held = None
         if guard is not None:
-            held = read_chunk(guard, shape=model.shape, transform=model.reader)
+            progress = report_loading(listener)
+            held = read_chunk(guard, shape=model.shape, transform=model.reader, progress=progress)
             held = settle_case(held, [*model.labels, *dict.fromkeys(chunk.labels)], self.case)
         place = None if self.checkpoint is None else Path(self.checkpoint)
         base = getattr(self, "about_", {}).get("lesson")
         name = fingerprint({"base": base, "chunk": chunk.fingerprint, **model.settings.to_dict()})
         checkpoints = update_checkpoints(place, name) if place else None
-        with locked(place) if place else nullcontext(), self._listening() as listeners:
-            update = Update(model, chunk, held, announced, listeners, checkpoints)
-            with update.trainer.reported():
-                update.train("remove the folder")
-                report = update.finish(float("inf") if max_drop is None else max_drop, level)
+        with locked(place) if place else nullcontext():
+            update = Update(model, chunk, held, announced, [listener], checkpoints)
+            report = update.run(inf if max_drop is None else max_drop, level, forget="remove the folder")
         if place:
             files.remove_quietly(place)
         if not report.verdict.passed:
@@ -197,13 +208,10 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return report
 
     @contextmanager
-    def _listening(self) -> Iterator[list[Listener]]:
+    def _listening(self) -> Iterator[Listener]:
         """The listeners, and a progress bar if the learner is verbose."""
-        if not self.verbose:
-            yield list(self.listeners)
-            return
-        with ProgressBar() as bar:
-            yield [*self.listeners, bar]
+        with ProgressBar() if self.verbose else nullcontext() as bar:
+            yield Listeners([*self.listeners, bar] if bar else self.listeners)
 
     def _candidate(self, chunk: Chunk) -> Model:
         own = self.net if isinstance(self.net, nn.Module) else None
@@ -255,19 +263,22 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: object, y: object = None) -> Self:
         """Start again with a new model and learn this data."""
-        chunk = self._validated(X, y, reset=True)
-        for name in ("model_", "about_", "folder_", "version_"):
-            self.__dict__.pop(name, None)
-        self._learn(chunk)
+        with self._listening() as listener:
+            chunk = self._validated(X, y, listener, reset=True)
+            for name in ("model_", "about_", "folder_", "version_"):
+                self.__dict__.pop(name, None)
+            self._learn(chunk, listener)
         return self
 
     def partial_fit(self, X: object, y: object = None, classes: Sequence[Label] | None = None) -> Self:
         """Learn one more chunk; `classes` can list labels of later chunks."""
-        chunk = self._validated(X, y, reset=not hasattr(self, "model_"))
-        self._learn(chunk, announced=[plain(label) for label in classes] if classes is not None else ())
+        announced = [plain(label) for label in classes] if classes is not None else ()
+        with self._listening() as listener:
+            chunk = self._validated(X, y, listener, reset=not hasattr(self, "model_"))
+            self._learn(chunk, listener, announced=announced)
         return self
 
-    def _validated(self, X: object, y: object, reset: bool) -> Chunk:
+    def _validated(self, X: object, y: object, listener: Listener, reset: bool) -> Chunk:
         if y is None and (hasattr(X, "__array__") or isinstance(X, list)):
             raise DataError(
                 "Learner requires y to be passed, but the target y is None; give one label per sample"
@@ -275,7 +286,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if y is not None and are_features(X):  # features are validated by scikit-learn
             X, y = validate_data(self, X, y, reset=reset, dtype=np.float32)
             check_classification_targets(y)
-        return self._read(X, y, again=reset)
+        return self._read(X, y, listener, again=reset)
 
     def predict(self, X: object) -> NDArray[Any]:
         """The label of each sample: arrays, a PIL image or several, paths of images, a folder of them."""

@@ -1,14 +1,17 @@
 """Listeners: what they hear of real runs and updates, that they change nothing, and that they may fail."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from support.compare import assert_same
 from torch import Tensor
 
 from strongreplay import Learner, build_stream, resolve
+from strongreplay.learner import Refused
 from strongreplay.protocol import Terms
 from strongreplay.runs.config import RunConfig
 from strongreplay.runs.run import run
@@ -153,6 +156,67 @@ def test_a_learner_has_listeners_and_learns_the_same_with_them() -> None:
     phases = [event[0].phase for event in diary.of("epoch")]
     assert [phases.count(name) for name in ("main", "correction")] == [4, 6]
     assert diary.of("end") == [(Outcome("finished"),)] * 2
+
+
+def test_a_learner_reports_accuracy_after_each_update_and_a_refusal() -> None:
+    diary = Diary()
+    learner = Learner(**QUICK, listeners=[diary])
+    learner.learn(*data_of(0), guard=data_of(0))
+    forgetful = {"memory": 2, "method": "sgd", "settings": {"learner.correction": None}}
+    learner = Learner(**QUICK | forgetful, listeners=[diary])
+    learner.learn(*data_of(0))
+    with pytest.raises(Refused, match="the learner is unchanged"):
+        learner.learn(*data_of(1), guard=data_of(0), max_drop=5)
+    (first, second, third), ends = diary.of("task"), [outcome for (outcome,) in diary.of("end")]
+    assert (first[0], second[0], third[0]) == (0, 0, 1)
+    assert set(first[1]) == {"held-out", "guard"}
+    assert first[1]["guard"][0] > 90
+    assert set(second[1]) == {"held-out"}
+    images, labels = data_of(0)
+    report = Learner(**QUICK).learn(images, labels)
+    right = sum(right for right, _ in report.fresh.values())
+    assert report.accuracy == {"held-out": 100 * right / sum(count for _, count in report.fresh.values())}
+    assert third[1]["guard"][0] is None
+    assert third[1]["guard"][1] < 50
+    assert [outcome.kind for outcome in ends] == ["finished", "finished", "refused"]
+    assert re.match(r"class \d fell from [\d.]+ to [\d.]+ % on \d+ guard samples", ends[-1].text)
+
+
+def test_a_learner_reports_the_reading_of_a_folder_and_survives_a_failing_listener(tmp_path: Path) -> None:
+    for number in range(12):
+        (tmp_path / f"{number % 2}").mkdir(exist_ok=True)
+        Image.new("L", (8, 8), 20 * number).save(tmp_path / f"{number % 2}" / f"{number}.png")
+    (tmp_path / "0" / "broken.png").write_bytes(b"no image")
+    loaded = list[tuple[str, int, int]]()
+
+    class Watches(Listener):
+        def on_loading(self, what: str, done: int, total: int) -> None:
+            loaded.append((what, done, total))
+
+    class Breaks(Listener):
+        def on_message(self, text: str) -> None:
+            raise OSError("the disk is full")
+
+    class Epochs:  # a listener by its methods, without the base class
+        epochs = 0
+
+        def on_epoch(self, position: Position, terms: dict[str, float], rate: float, seconds: float) -> None:
+            self.epochs += 1
+
+    epochs = Epochs()
+    given = QUICK | {"listeners": [Watches(), Breaks(), epochs]}
+    Learner(**given).learn(tmp_path, skip_bad=True)
+    assert loaded[-1][1:] == (12, 12)
+    assert epochs.epochs > 0
+
+    class Stops(Listener):
+        def wants_stop(self) -> bool:
+            return True
+
+    stopped = Learner(**QUICK, listeners=[Stops()])
+    with pytest.raises(Interrupted, match="stopped while reading"):
+        stopped.learn(tmp_path, skip_bad=True)
+    assert not hasattr(stopped, "model_")
 
 
 def test_a_learner_goes_on_with_an_update_that_was_stopped(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ samples are answered before and after the update, and an exact McNemar test comp
 wrong and how many right. All old classes together are judged in the same way.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from strongreplay.data.user_data import Label
@@ -88,6 +88,15 @@ class Verdict:
     def passed(self) -> bool:
         return not (self.fallen or self.together)
 
+    def reason(self) -> str:
+        """Why the update was refused: the worst loss."""
+        worst = (*self.fallen, *self.together)[0]
+        name = worst.label if worst.label == ALL_OLD else f"class {worst.label!r}"
+        return (
+            f"{name} fell from {worst.before:.1f} to {worst.after:.1f} % on {worst.count} "
+            f"{worst.where} samples, more than {self.max_drop:g} points"
+        )
+
     def is_over(self, change: Change) -> bool:
         # A rounding error must not make a drop fail that equals the limit.
         return change.drop > self.max_drop + 1e-9
@@ -118,6 +127,12 @@ def mark_answers(answers: Sequence[Label], labels: Sequence[Label]) -> Marks:
     for answer, label in zip(answers, labels, strict=True):
         marks.setdefault(label, []).append(answer == label)
     return marks
+
+
+def accuracy_of(marks: Iterable[Sequence[bool]]) -> float:
+    """In per cent, over all samples."""
+    right = [mark for each in marks for mark in each]
+    return 100 * sum(right) / len(right)
 
 
 def count_right(marks: Marks) -> Tally:

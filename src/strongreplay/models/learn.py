@@ -154,9 +154,7 @@ class StoredUpdate:
         self.listener.on_message(
             describe_cost(self.model, len(update.task.train), before.about if before else {})
         )
-        with update.trainer.reported():
-            update.train()
-            report = update.finish(order.max_drop, order.level)
+        report = update.run(order.max_drop, order.level, order.accept)
         seconds = time.perf_counter() - began
         about = describe(self.model, self.chunk, report, self.name, seconds) | {"guard": judged_by}
         about |= store.policy(order.keep)

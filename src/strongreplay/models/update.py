@@ -5,7 +5,7 @@ resumes from its last checkpoint.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -24,6 +24,7 @@ from strongreplay.models.gate import (
     Marks,
     Tally,
     Verdict,
+    accuracy_of,
     compare,
     count_right,
     mark_answers,
@@ -42,7 +43,7 @@ from strongreplay.storage import files
 from strongreplay.storage.state import read_newest
 from strongreplay.training.checkpoints import CheckpointInterval, Checkpoints
 from strongreplay.training.engine import NonFiniteError
-from strongreplay.training.events import Listener
+from strongreplay.training.events import Listener, Outcome, Scores
 from strongreplay.training.trainer import Trainer
 
 CHECKPOINT_SECONDS = 60.0  # between checkpoints
@@ -60,6 +61,7 @@ class Report:
     terms: list[dict[str, float]]  # of the loss, one entry per epoch
     notes: tuple[str, ...]
     not_learnt: tuple[Label, ...] = ()  # new classes that are recognised no better than by a guess
+    accuracy: dict[str, float] = field(default_factory=dict)  # on all held-out samples, and on the guard set
 
 
 def update_checkpoints(folder: Path, name: str) -> Checkpoints:
@@ -147,6 +149,28 @@ class Update:
         split = Split(inputs, columns, self.ids)
         return split.take(self.learnt) if len(held) else split
 
+    def run(
+        self,
+        max_drop: float,
+        level: float = LEVEL,
+        accept: bool = False,
+        forget: str = "forget it with --restart",
+    ) -> Report:
+        """Train and judge, and report both to the listeners. `accept` ignores the gate."""
+        listener = self.trainer.listener
+        with self.trainer.reported() as outcomes:
+            self.train(forget)
+            report = self.finish(max_drop, level)
+            listener.on_task(self.task.index, self.scores(report))
+            if not (report.verdict.passed or accept):
+                outcomes.append(Outcome("refused", report.verdict.reason()))
+        return report
+
+    def scores(self, report: Report) -> Scores:
+        """Accuracy in per cent on all held-out samples and on the guard set, at the place of this update."""
+        earlier: list[float | None] = [None] * self.task.index
+        return {where: [*earlier, value] for where, value in report.accuracy.items()}
+
     def train(self, forget: str = "forget it with --restart") -> None:
         """Train, starting from the newest checkpoint if there is one.
 
@@ -187,7 +211,11 @@ class Update:
         ]
         arrived = set(self.chunk.labels) - set(self.known)
         new = tuple(label for label in model.labels if label in arrived)
-        judged = count_right(self.mark(fresh)) if len(fresh) else {}
+        fresh_marks = self.mark(fresh) if len(fresh) else {}
+        judged = count_right(fresh_marks)
+        held = [*after.get(HELD_OUT, {}).values(), *fresh_marks.values()]
+        accuracy = {HELD_OUT: accuracy_of(held)} if held else {}
+        accuracy |= {GUARD: accuracy_of(after[GUARD].values())} if self.guard else {}
         self.remember()
         return Report(
             Verdict(tuple(changes), max_drop, level),
@@ -198,6 +226,7 @@ class Update:
             self.terms,
             tuple(self.notes),
             tuple(not_learnt(new, judged, len(model.labels))),
+            accuracy,
         )
 
     def columns_of_ids(self, ids: Tensor) -> Tensor:

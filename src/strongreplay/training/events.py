@@ -51,9 +51,9 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How training ended, and one sentence about it."""
+    """How training ended, and one sentence about it. The gate of a kept model may have refused an update."""
 
-    kind: Literal["finished", "stopped", "failed"]
+    kind: Literal["finished", "stopped", "failed", "refused"]
     text: str = ""
 
 
@@ -76,7 +76,11 @@ class Listener:
         """After every epoch: the mean of each loss term, the learning rate at its end, its duration."""
 
     def on_task(self, index: int, scores: Scores) -> None:
-        """A task was learnt and all tasks so far were tested."""
+        """A task was learnt and all tasks so far were tested.
+
+        A kept model has no test data of its own: after an update, `scores` has the accuracy on all held-out
+        samples at the place of the update, and likewise on the guard set.
+        """
 
     def on_checkpoint(self, path: Path) -> None:
         """A checkpoint was written."""

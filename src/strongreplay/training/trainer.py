@@ -210,17 +210,18 @@ class Trainer:
         } | ({"ranks": self.ranks.size} if self.ranks.size > 1 else {})
 
     @contextmanager
-    def reported(self) -> Iterator[None]:
-        """Report to listeners how the code inside ended."""
+    def reported(self) -> Iterator[list[Outcome]]:
+        """Report to listeners how the code inside ended; it may append another outcome than finished."""
+        outcomes = [Outcome("finished")]
         try:
-            yield
+            yield outcomes
         except Interrupted as error:
             self.listener.on_end(Outcome("stopped", str(error)))
             raise
         except BaseException as error:
             self.listener.on_end(Outcome("failed", f"{error}" or type(error).__name__))
             raise
-        self.listener.on_end(Outcome("finished"))
+        self.listener.on_end(outcomes[-1])
 
     # Checks
 
