@@ -13,7 +13,8 @@ from torch.nn.functional import cross_entropy, mse_loss
 from strongreplay.data.streams import Stream, permutation_maps, remap_pixels
 from strongreplay.errors import ConfigError
 from strongreplay.memory import RingMemory
-from strongreplay.methods.hal import HAL, HALConfig, Sample
+from strongreplay.methods.hal import HAL, HALConfig
+from strongreplay.methods.samples import LabelledSamples
 from strongreplay.nets import build_net
 from strongreplay.protocol import Split, derive_generator
 
@@ -224,14 +225,14 @@ def test_the_ring_keeps_the_last_samples_of_every_task(stream: Stream) -> None:
         method.begin_task(task)
         for rows in torch.arange(40).split(6):  # 40 presentations into 8 slots
             images, labels = task.train.inputs[rows], task.train.labels[rows]
-            method.memory.add(Sample(images, labels))
+            method.memory.add(LabelledSamples(images, labels))
         stored = method.memory.rows.images[8 * number :].flatten(1)
         last = task.train.inputs[32:40].flatten(1)
         assert torch.equal(stored.unique(dim=0), last.unique(dim=0))
         assert len(method.memory) == 8 * (number + 1)
         finish_learning(method, task)
     method.begin_task(stream[0])  # a fourth task of three: the first ring is used again
-    method.memory.add(Sample(stream[0].train.inputs[:2], stream[0].train.labels[:2]))
+    method.memory.add(LabelledSamples(stream[0].train.inputs[:2], stream[0].train.labels[:2]))
     assert len(method.memory) == 24
     assert torch.equal(method.memory.rows.images[:2], stream[0].train.inputs[:2])
 
@@ -241,7 +242,7 @@ def test_a_ring_that_a_short_task_did_not_fill_has_no_holes(stream: Stream) -> N
     for count, total in ((3, 3), (40, 11), (40, 19)):
         method.begin_task(stream[0])
         train = stream[0].train.take(torch.arange(count))
-        method.memory.add(Sample(train.inputs, train.labels))
+        method.memory.add(LabelledSamples(train.inputs, train.labels))
         assert len(method.memory) == total
     assert method.memory.rows.images.flatten(1).any(1).all()
 
@@ -263,4 +264,4 @@ def test_what_it_cannot_do_is_said(stream: Stream) -> None:
     with pytest.raises(ConfigError, match=r"hal with a ring needs .* memory_size must be >= 3, got 2"):
         build(stream, memory_policy="ring", memory_size=2)
     with pytest.raises(ValueError, match=r"RingMemory: run_size must lie in 1\.\.5, got 0"):
-        RingMemory(Sample, 5, torch.Generator(), 0)
+        RingMemory(LabelledSamples, 5, torch.Generator(), 0)

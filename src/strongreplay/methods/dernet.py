@@ -33,8 +33,9 @@ from strongreplay.methods.base import (
     descend,
     evaluation_mode,
 )
-from strongreplay.methods.exemplars import Exemplar, herd_exemplars, join_exemplars, unit_features
+from strongreplay.methods.exemplars import herd_exemplars, join_exemplars, unit_features
 from strongreplay.methods.expansion import FrozenNets, add_missing, notice_of_size, start_anew
+from strongreplay.methods.samples import LabelledSamples
 from strongreplay.nets import Classifier, with_features
 from strongreplay.protocol import Batch, Split, Task, Terms
 from strongreplay.sampling import balanced_rows
@@ -89,7 +90,7 @@ class DERNet(Method):
         check_one_a_class("dernet", self.config.memory_size, problem)
         self.net = ExpandingNet(with_features(net, "dernet", problem.num_classes))
         self.frozen, self.num_tasks = FrozenNets(self.net.live), problem.num_tasks
-        self.memory = Memory(Exemplar, self.config.memory_size, problem.generator("memory"))
+        self.memory = Memory(LabelledSamples, self.config.memory_size, problem.generator("memory"))
         self.draws = SavedGenerator(problem.generator("heads"))
         # (C,) classes of the tasks so far; all before the first one
         self.register_buffer("seen", torch.ones(problem.num_classes, dtype=torch.bool))

@@ -12,7 +12,7 @@ task begins (`generator="gan"`; the paper trains one); all weights.
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -38,16 +38,11 @@ from strongreplay.methods.base import (
 )
 from strongreplay.methods.dri_parts import CODE_SIZE, ClassGAN, multi_similarity
 from strongreplay.methods.exemplars import herd_exemplars, unit_features
+from strongreplay.methods.samples import LogitSamples
 from strongreplay.nets import Classifier, seeded_init, with_features
 from strongreplay.protocol import Batch, Split, Task, Terms
 
 GAN_STEPS, GAN_BATCH = 1000, 64
-
-
-class Sample(NamedTuple):
-    images: Tensor
-    labels: Tensor
-    logits: Tensor  # (M, C) as the net answered when the sample's task ended
 
 
 class DRIConfig(ReplayConfig):
@@ -77,7 +72,8 @@ class DRI(Method):
         self.view, self.plain_view = problem.train_view, problem.test_view
         self.net = with_features(net, "dri", problem.num_classes)
         self.old_net = OldNet(self.net)
-        self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+        # Logits: as the net answered when the sample's task ended
+        self.memory = Memory(LogitSamples, self.config.memory_size, problem.generator("memory"))
         self.counts: list[int] = []  # stored samples of each class, in the memory's order
         self.draws = SavedGenerator(problem.generator("imagination"))
         self.register_buffer("seen", torch.zeros(problem.num_classes, dtype=torch.bool))
@@ -165,9 +161,9 @@ class DRI(Method):
     def end_task(self, task: Task) -> None:
         self.seen[list(task.classes)] = True
 
-        def sample(chosen: Split) -> Sample:
+        def sample(chosen: Split) -> LogitSamples:
             logits = predict_all(self.net, chosen.inputs, self.plain_view)
-            return Sample(chosen.inputs, chosen.labels, logits)
+            return LogitSamples(chosen.inputs, chosen.labels, logits)
 
         features = unit_features(self.net, self.plain_view, self.net.features)
         herd_exemplars(self.memory, task, int(self.seen.sum()), features, self.seen.device, sample)

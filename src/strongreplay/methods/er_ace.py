@@ -8,7 +8,7 @@ Differences from the reference (the authors' code): an absent class stays open o
 the largest class met stays open too (`unseen="legacy"`). A linear head; the reference has a cosine one.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -25,15 +25,11 @@ from strongreplay.methods.base import (
     descend,
     replay_count,
 )
+from strongreplay.methods.samples import LabelledSamples
 from strongreplay.nets import Classifier, with_features
 from strongreplay.protocol import Batch, Task, Terms
 
 CLOSED = -1e9  # finite: a row whose classes are all closed gives no NaN
-
-
-class Sample(NamedTuple):
-    images: Tensor
-    labels: Tensor
 
 
 class ERACEConfig(ReplayConfig):
@@ -71,7 +67,7 @@ class ERACE(Method):
         self.net, self.config, self.view = net, config or ERACEConfig(), problem.train_view
         if self.config.head == "cosine":
             self.net = CosineNet(with_features(net, "er-ace with a cosine head", problem.num_classes))
-        self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+        self.memory = Memory(LabelledSamples, self.config.memory_size, problem.generator("memory"))
         self.register_buffer("seen", torch.zeros(problem.num_classes, dtype=torch.bool))
         self.num_finished = 0  # tasks
 
@@ -85,7 +81,7 @@ class ERACE(Method):
             replayed = self.memory.sample(replay_count(self.config, batch))
             terms["replay"] = cross_entropy(self.net(self.view(replayed.images)), replayed.labels)
         terms = descend(optimizer, terms)
-        self.memory.add(Sample(batch.images, batch.labels), batch.ids)
+        self.memory.add(LabelledSamples(batch.images, batch.labels), batch.ids)
         return terms
 
     def meet(self, labels: Tensor, num_classes: int) -> Tensor:

@@ -33,7 +33,7 @@ from strongreplay.methods.base import (
     descend,
 )
 from strongreplay.methods.distillation import distill, only, soften
-from strongreplay.methods.exemplars import Exemplar, herd_exemplars, join_exemplars, unit_features
+from strongreplay.methods.exemplars import herd_exemplars, join_exemplars, unit_features
 from strongreplay.methods.expansion import add_missing, draw_anew
 from strongreplay.methods.foster_parts import (
     BoostedNet,
@@ -42,6 +42,7 @@ from strongreplay.methods.foster_parts import (
     cosine_rate,
     reweighted,
 )
+from strongreplay.methods.samples import LabelledSamples
 from strongreplay.nets import with_features
 from strongreplay.protocol import Batch, Task, Terms
 
@@ -74,7 +75,7 @@ class FOSTER(Method):
         self.view, self.plain_view = problem.train_view, problem.test_view
         self.net = FosterNet(with_features(net, "foster", problem.num_classes))
         self.boosted = BoostedNet(self.net)
-        self.memory = Memory(Exemplar, self.config.memory_size, problem.generator("memory"))
+        self.memory = Memory(LabelledSamples, self.config.memory_size, problem.generator("memory"))
         self.draws = SavedGenerator(problem.generator("heads"))
         none = torch.zeros(problem.num_classes, dtype=torch.bool)
         self.register_buffer("old", none)  # (C,) classes of finished tasks

@@ -38,7 +38,8 @@ from strongreplay.methods.base import (
     predict_all,
 )
 from strongreplay.methods.distillation import divergence, only, soften
-from strongreplay.methods.exemplars import Exemplar, draw_exemplars, join_exemplars
+from strongreplay.methods.exemplars import draw_exemplars, join_exemplars
+from strongreplay.methods.samples import LabelledSamples
 from strongreplay.nets import Classifier, with_features
 from strongreplay.protocol import Batch, Split, Task, Terms
 
@@ -74,7 +75,7 @@ class GD(Method):
         self.net = with_features(net, "gd", num_classes)
         self.images = unlabelled(needed_images("gd", problem))
         self.old_net, self.teacher = OldNet(self.net), OldNet(self.net)
-        self.memory = Memory(Exemplar, self.config.memory_size, problem.generator("memory"))
+        self.memory = Memory(LabelledSamples, self.config.memory_size, problem.generator("memory"))
         self.draws = SavedGenerator(problem.generator("chosen images"))
         self.register_buffer("old", torch.zeros(num_classes, dtype=torch.bool))  # classes of finished tasks
         self.register_buffer("new", torch.ones(num_classes, dtype=torch.bool))  # of this task; first all

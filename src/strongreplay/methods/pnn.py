@@ -24,7 +24,7 @@ from strongreplay.methods.base import Method, MethodConfig, Problem, SavedGenera
 from strongreplay.methods.expansion import FrozenNets, add_missing, draw_anew, notice_of_size
 from strongreplay.nets import Classifier, seeded_init
 from strongreplay.nets.joints import Joint, find_joints
-from strongreplay.nets.resnet import Block
+from strongreplay.nets.resnet import BasicBlock
 from strongreplay.protocol import Batch, Task, Terms
 
 
@@ -41,7 +41,7 @@ class Lateral(nn.Module):
         self.join: nn.Module = nn.Linear(num_old * width, width)
         self.out: nn.Module = nn.Linear(width, num_out, bias=False)
         if is_map:
-            self.join, block = nn.Conv2d(num_old * width, width, 1), Block(width, num_out, 2)
+            self.join, block = nn.Conv2d(num_old * width, width, 1), BasicBlock(width, num_out, 2)
             block.outer = nn.Identity()
             self.out = block
 

@@ -15,7 +15,7 @@ from the number of samples.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -26,16 +26,12 @@ from torch.optim import Optimizer
 from strongreplay.memory import Memory
 from strongreplay.methods.averaged import AveragedNet
 from strongreplay.methods.base import Method, Problem, ReplayConfig, descend, replay_count
+from strongreplay.methods.samples import LabelledSamples
 from strongreplay.methods.winners import Winners, num_channels, with_winners
 from strongreplay.nets import Classifier
 from strongreplay.protocol import Batch, Task, Terms
 
 RATES = ("counts", "class_counts", "keep", "class_keep")
-
-
-class Sample(NamedTuple):
-    images: Tensor
-    labels: Tensor
 
 
 class SCoMMERConfig(ReplayConfig):
@@ -64,7 +60,7 @@ class SCoMMER(Method):
         self.averaged = AveragedNet(
             self.net, self.config.rate, self.config.decay, problem.generator("averaged updates")
         )
-        self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+        self.memory = Memory(LabelledSamples, self.config.memory_size, problem.generator("memory"))
         self.num_samples = self.epoch_size = 0  # learnt in this task; in an epoch of it
 
     def begin_task(self, task: Task) -> Task:
@@ -76,7 +72,7 @@ class SCoMMER(Method):
         with self.usage.watching(self.last, batch.labels):
             terms["current"] = cross_entropy(self.net(batch.inputs), batch.labels)
         terms = descend(optimizer, terms)
-        self.memory.add(Sample(batch.images, batch.labels), batch.ids)
+        self.memory.add(LabelledSamples(batch.images, batch.labels), batch.ids)
         self.averaged.follow()
         self.num_samples += len(batch)
         epoch, rest = divmod(self.num_samples, max(self.epoch_size, 1))

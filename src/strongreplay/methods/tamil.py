@@ -10,7 +10,7 @@ initial weights in both nets. So the number of tasks need not be known, and the 
 """
 
 from copy import deepcopy
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -29,14 +29,9 @@ from strongreplay.methods.base import (
     replay_count,
 )
 from strongreplay.methods.expansion import add_missing
+from strongreplay.methods.samples import TaskSamples
 from strongreplay.nets import Classifier, seeded_init, with_features
 from strongreplay.protocol import Batch, Task, Terms
-
-
-class Sample(NamedTuple):
-    images: Tensor
-    labels: Tensor
-    tasks: Tensor  # (M,) number of the sample's task
 
 
 class TAMiLConfig(ReplayConfig):
@@ -117,7 +112,7 @@ class TAMiL(Method):
         updates = problem.generator("averaged updates")
         self.averaged = AveragedNet(self.net, self.config.rate, self.config.decay, updates)
         self.has_statistics = any(True for _ in net.buffers())
-        self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+        self.memory = Memory(TaskSamples, self.config.memory_size, problem.generator("memory"))
 
     def begin_task(self, task: Task) -> Task:
         self.net.num_met = self.averaged.copy.num_met = len(self.net.attention)
@@ -128,7 +123,7 @@ class TAMiL(Method):
         add_missing(optimizer, self.net.attention[current])
         terms = descend(optimizer, self.terms(batch, current))
         tasks = batch.labels.new_full((len(batch),), current)
-        self.memory.add(Sample(batch.images, batch.labels, tasks), batch.ids)
+        self.memory.add(TaskSamples(batch.images, batch.labels, tasks), batch.ids)
         self.averaged.follow()
         return terms
 
