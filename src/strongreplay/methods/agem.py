@@ -17,13 +17,13 @@ from strongreplay.methods.base import (
     Problem,
     ReplayConfig,
     descend,
+    draw_share,
     replay_count,
     share_of_memory,
 )
 from strongreplay.methods.gradients import descend_along, flat_gradient, trainable
 from strongreplay.methods.samples import LabelledSamples
 from strongreplay.protocol import Batch, Task, Terms
-from strongreplay.sampling import draw_distinct
 
 
 class AGEMConfig(ReplayConfig):
@@ -60,7 +60,5 @@ class AGEM(Method):
         return {"current": current.detach(), "replay": replay.detach()}
 
     def end_task(self, task: Task) -> None:
-        rows = draw_distinct(len(task.train), self.share, self.memory.generator)
-        chosen = task.train.take(rows).to(next(self.net.parameters()).device)
-        self.memory.make_room(len(chosen))
+        chosen = draw_share(self.memory, task.train, self.share, self.weights[0].device)
         self.memory.append(LabelledSamples(chosen.inputs, chosen.labels), chosen.ids)

@@ -28,7 +28,6 @@ from strongreplay.methods.base import (
     Phase,
     Problem,
     SavedGenerator,
-    allocate_buffers,
     check_one_a_class,
     descend,
     evaluation_mode,
@@ -78,6 +77,7 @@ class ExpandingNet(nn.Module):
 
 
 class DERNet(Method):
+    resized_buffers = ("subset",)
     net: ExpandingNet
     seen: Tensor
     place: Tensor
@@ -179,10 +179,6 @@ class DERNet(Method):
 
     def predict(self, inputs: Tensor) -> Tensor:
         return self.all_features(inputs) @ self.net.weight.t()
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        allocate_buffers(self, state_dict, prefix, "subset")
-        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 def auxiliary_labels(num_classes: int, new: list[int]) -> Tensor:

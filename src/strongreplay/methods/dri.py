@@ -25,7 +25,6 @@ from strongreplay.errors import ConfigError
 from strongreplay.memory import Memory
 from strongreplay.methods.base import (
     MAIN,
-    Method,
     OldNet,
     Phase,
     Problem,
@@ -38,8 +37,9 @@ from strongreplay.methods.base import (
 )
 from strongreplay.methods.dri_parts import CODE_SIZE, ClassGAN, multi_similarity
 from strongreplay.methods.exemplars import herd_exemplars, unit_features
+from strongreplay.methods.image_generators import GeneratesImages
 from strongreplay.methods.samples import LogitSamples
-from strongreplay.nets import Classifier, seeded_init, with_features
+from strongreplay.nets import Classifier, with_features
 from strongreplay.protocol import Batch, Split, Task, Terms
 
 GAN_STEPS, GAN_BATCH = 1000, 64
@@ -59,10 +59,9 @@ class DRIConfig(ReplayConfig):
     )
 
 
-class DRI(Method):
+class DRI(GeneratesImages):
     net: Classifier
     seen: Tensor
-    shape: Tensor
     gan: ClassGAN
 
     def __init__(self, net: nn.Module, problem: Problem, config: DRIConfig | None = None) -> None:
@@ -77,7 +76,7 @@ class DRI(Method):
         self.counts: list[int] = []  # stored samples of each class, in the memory's order
         self.draws = SavedGenerator(problem.generator("imagination"))
         self.register_buffer("seen", torch.zeros(problem.num_classes, dtype=torch.bool))
-        self.register_buffer("shape", torch.zeros(3, dtype=torch.int64))  # of an image; 0: there is no gan
+        self.register_shape()
 
     @property
     def imagines(self) -> bool:
@@ -94,13 +93,11 @@ class DRI(Method):
                 raise ConfigError(
                     f"dri's gan makes images (N, C, H, W), got {images.dtype} {[*images.shape]}"
                 )
-            self.make_gan(tuple(images.shape[1:]))
+            self.ensure_generator(images.shape[1:])
         return task
 
-    def make_gan(self, shape: tuple[int, ...]) -> None:
-        self.shape.copy_(torch.tensor(shape))
-        with seeded_init(self.draws.generator):
-            self.gan = ClassGAN(shape, len(self.seen)).to(self.seen.device)
+    def make_generator(self, shape: tuple[int, ...]) -> None:
+        self.gan = ClassGAN(shape, len(self.seen)).to(self.seen.device)
 
     def phases(self, task: Task) -> list[Phase]:
         """With a gan it is trained first, on the memory that the last task left."""
@@ -118,7 +115,7 @@ class DRI(Method):
         return descend(optimizer, self.gan.losses(scale(images), labels, self.codes(GAN_BATCH)))
 
     def codes(self, count: int) -> Tensor:
-        return torch.randn(count, CODE_SIZE, generator=self.draws.generator).to(self.seen.device)
+        return self.draw_codes(count, CODE_SIZE)
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
         config = self.config
@@ -176,13 +173,6 @@ class DRI(Method):
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         self.counts = state["counts"]
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # Submodules are loaded after this call, so the gan must exist if the state has one.
-        shape = state_dict.get(prefix + "shape")
-        if shape is not None and shape.any() and not self.shape.any():
-            self.make_gan(tuple(shape.tolist()))
-        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 def divergence(old: Tensor, now: Tensor) -> Tensor:

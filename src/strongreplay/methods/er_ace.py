@@ -8,7 +8,7 @@ Differences from the reference (the authors' code): an absent class stays open o
 the largest class met stays open too (`unseen="legacy"`). A linear head; the reference has a cosine one.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -21,7 +21,6 @@ from strongreplay.methods.base import (
     Method,
     Problem,
     ReplayConfig,
-    allocate_buffers,
     descend,
     replay_count,
 )
@@ -60,6 +59,7 @@ class CosineNet(nn.Module):
 
 
 class ERACE(Method):
+    resized_buffers = ("seen",)  # a head that has grown has more classes
     seen: Tensor  # (C,) classes met so far
 
     def __init__(self, net: nn.Module, problem: Problem, config: ERACEConfig | None = None) -> None:
@@ -100,10 +100,6 @@ class ERACE(Method):
 
     def set_extra_state(self, state: int) -> None:
         self.num_finished = state
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        allocate_buffers(self, state_dict, prefix, "seen")  # a head that has grown has more classes
-        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 def open_classes(present: Tensor, seen: Tensor, unseen: Literal["strict", "legacy"]) -> Tensor:

@@ -32,7 +32,7 @@ from strongreplay.methods.base import (
     check_one_a_class,
     descend,
 )
-from strongreplay.methods.distillation import distill, only, soften
+from strongreplay.methods.distillation import distill, only, register_masks, seen_classes, soften
 from strongreplay.methods.exemplars import herd_exemplars, join_exemplars, unit_features
 from strongreplay.methods.expansion import add_missing, draw_anew
 from strongreplay.methods.foster_parts import (
@@ -77,18 +77,12 @@ class FOSTER(Method):
         self.boosted = BoostedNet(self.net)
         self.memory = Memory(LabelledSamples, self.config.memory_size, problem.generator("memory"))
         self.draws = SavedGenerator(problem.generator("heads"))
-        none = torch.zeros(problem.num_classes, dtype=torch.bool)
-        self.register_buffer("old", none)  # (C,) classes of finished tasks
-        # (C,) masks, added to logits; before the first task no class is masked
-        self.register_buffer("only_old", only(none))
-        self.register_buffer("only_seen", only(~none))
+        register_masks(self, problem.num_classes, "only_old", "only_seen")
         self.register_buffer("divisors", torch.ones(problem.num_classes))  # of logits, in boosting
         self.register_buffer("factors", torch.ones(problem.num_classes))  # of targets, in compression
 
     def begin_task(self, task: Task) -> Task:
-        seen = self.old.clone()
-        seen[list(task.classes)] = True
-        self.only_seen.copy_(only(seen))
+        self.only_seen.copy_(only(seen_classes(self.old, task)))
         if self.old.any():
             self.only_old.copy_(only(self.old))
             self.weigh_classes(task)

@@ -13,7 +13,6 @@ An image among the best of several old classes is taken once, a random one in it
 """
 
 from functools import partial
-from typing import Any
 
 import torch
 from pydantic import Field
@@ -31,7 +30,6 @@ from strongreplay.methods.base import (
     Phase,
     Problem,
     SavedGenerator,
-    allocate_buffers,
     check_one_a_class,
     descend,
     evaluation_mode,
@@ -61,6 +59,7 @@ class GDConfig(MethodConfig):
 
 
 class GD(Method):
+    resized_buffers = ("chosen",)
     net: Classifier
     old: Tensor
     new: Tensor
@@ -170,10 +169,6 @@ class GD(Method):
         draw_exemplars(self.memory, task, self.draws.generator, self.old.device)
         self.old_net.copy = self.teacher.copy = None
         self.chosen = self.chosen[:0]
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        allocate_buffers(self, state_dict, prefix, "chosen")
-        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 def joint(old: Tensor, new: Tensor, num_old: Tensor, num_new: Tensor) -> Tensor:

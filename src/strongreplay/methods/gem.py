@@ -17,11 +17,10 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 from strongreplay.memory import Memory
-from strongreplay.methods.base import Method, MethodConfig, Problem, descend, share_of_memory
+from strongreplay.methods.base import Method, MethodConfig, Problem, descend, draw_share, share_of_memory
 from strongreplay.methods.gradients import descend_along, flat_gradient, trainable
 from strongreplay.methods.samples import TaskSamples
 from strongreplay.protocol import Batch, Task, Terms
-from strongreplay.sampling import draw_distinct
 
 STEPS = 40  # of the interior-point method; 20 reach 1e-9 on most programmes
 RIDGE, SMALLEST = 1e-12, 1e-30
@@ -114,9 +113,7 @@ class GEM(Method):
             self.counts = self.memory.rows.tasks.unique_consecutive(return_counts=True)[1].tolist()
 
     def end_task(self, task: Task) -> None:
-        rows = draw_distinct(len(task.train), self.share, self.memory.generator)
-        chosen = task.train.take(rows).to(next(self.net.parameters()).device)
-        self.memory.make_room(len(chosen))
+        chosen = draw_share(self.memory, task.train, self.share, self.weights[0].device)
         tasks = torch.full_like(chosen.labels, task.index)
         self.memory.append(TaskSamples(chosen.inputs, chosen.labels, tasks), chosen.ids)
         self.count()

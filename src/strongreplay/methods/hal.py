@@ -12,7 +12,7 @@ the weights it is compared with, so that both are fine-tuned: `anchors="referenc
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import torch
 from pydantic import Field
@@ -28,7 +28,6 @@ from strongreplay.methods.base import (
     Phase,
     Problem,
     ReplayConfig,
-    allocate_buffers,
     descend,
     evaluation_mode,
     replay_count,
@@ -59,6 +58,7 @@ class HALConfig(ReplayConfig):
 
 
 class HAL(Method):
+    resized_buffers = ("anchors", "drawn")
     net: Classifier
     mean_feature: Tensor
     anchors: Tensor | None
@@ -177,7 +177,3 @@ class HAL(Method):
         known = cross_entropy(self.net.head(features), labels, reduction="none")
         forgotten = cross_entropy(copy(anchors), labels, reduction="none")
         return known - forgotten + self.config.gamma * (features - self.mean_feature).square().sum(1)
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        allocate_buffers(self, state_dict, prefix, "anchors", "drawn")
-        super()._load_from_state_dict(state_dict, prefix, *args)

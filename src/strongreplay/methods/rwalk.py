@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 from strongreplay.memory import Memory
-from strongreplay.methods.base import Method, Problem, ReplayConfig, allocate_buffers, replay_count
+from strongreplay.methods.base import Method, Problem, ReplayConfig, replay_count
 from strongreplay.methods.gradients import (
     descend_along,
     flat_gradient,
@@ -56,6 +56,7 @@ class RWalkConfig(ReplayConfig):
 
 
 class RWalk(Method):
+    resized_buffers = VECTORS
     path: Tensor
     squares: Tensor
     start: Tensor
@@ -167,7 +168,6 @@ class RWalk(Method):
         self.num_steps, self.num_squares, self.num_intervals, self.num_finished = state
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        allocate_buffers(self, state_dict, prefix, *VECTORS)
         super()._load_from_state_dict(state_dict, prefix, *args)
         self.total = torch.zeros_like(self.anchor)
 

@@ -28,7 +28,7 @@ from strongreplay.methods.base import (
     descend,
     replay_count,
 )
-from strongreplay.methods.expansion import add_missing
+from strongreplay.methods.expansion import add_missing, count_children
 from strongreplay.methods.samples import TaskSamples
 from strongreplay.nets import Classifier, seeded_init, with_features
 from strongreplay.protocol import Batch, Task, Terms
@@ -92,8 +92,7 @@ class AttentiveNet(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         # Submodules are loaded after this call, so there must be as many as the state has.
-        start = prefix + "attention."
-        count = len({key.removeprefix(start).split(".")[0] for key in state_dict if key.startswith(start)})
+        count = count_children(state_dict, prefix + "attention.")
         del self.attention[count:]
         while len(self.attention) < count:
             self.grow(torch.Generator())  # overwritten at once

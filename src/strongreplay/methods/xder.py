@@ -26,7 +26,6 @@ from strongreplay.methods import xder_parts as parts
 from strongreplay.methods.base import (
     Method,
     Problem,
-    allocate_buffers,
     descend,
     replay_count,
     squared_distance,
@@ -39,6 +38,7 @@ from strongreplay.sampling import draw_distinct, first_of_each
 
 
 class XDER(Method):
+    resized_buffers = ("heads",)
     past: Tensor  # (C,) classes of finished tasks
     present: Tensor  # (C,) classes of this task; all before the first one
     task_of: Tensor  # (C,) number of the class's task; -1: in the future
@@ -195,7 +195,3 @@ class XDER(Method):
     def set_extra_state(self, state: dict[str, Any]) -> None:
         self.generator.set_state(state["generator"].cpu())
         self.visits, self.num_finished = state["visits"].cpu().clone(), state["num_finished"]
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        allocate_buffers(self, state_dict, prefix, "heads")
-        super()._load_from_state_dict(state_dict, prefix, *args)
