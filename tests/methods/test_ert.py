@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from support.steps import build as build_any
-from support.steps import count_passes, first_batch, learn, memories, optimizer_of
+from support.steps import count_passes, first_batch, learn, memories, optimizer_of, tasks
 from support.tiny_stream import NUM_CLASSES, finish_learning, make_net, make_problem, weights
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -26,10 +26,6 @@ OFF: dict[str, Any] = {"bic": False, "brs": False, "lars": False}
 
 def build(stream: Stream, net: nn.Module | None = None, **settings: Any) -> ERT:
     return ERT(net or make_net(), make_problem(stream), ERTConfig(**({"memory_size": 24} | settings)))
-
-
-def tasks(stream: Stream, count: int) -> Stream:
-    return Stream(stream.scenario, stream.task_classes[:count], stream.input_shape, stream.make)
 
 
 def test_with_its_tricks_off_it_is_er_to_the_bit(stream: Stream) -> None:

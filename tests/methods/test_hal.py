@@ -5,7 +5,17 @@ from typing import Any
 import pytest
 import torch
 from support.steps import build as build_any
-from support.steps import count_passes, first_batch, gradient, learn, optimizer_of, same_state, state_bytes
+from support.steps import (
+    count_passes,
+    first_batch,
+    gradient,
+    learn,
+    make_resnet,
+    optimizer_of,
+    same_state,
+    state_bytes,
+    tasks,
+)
 from support.tiny_stream import NUM_CLASSES, finish_learning, make_net, make_problem, train_phase, weights
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
@@ -15,20 +25,11 @@ from strongreplay.errors import ConfigError
 from strongreplay.memory import RingMemory
 from strongreplay.methods.hal import HAL, HALConfig
 from strongreplay.methods.samples import LabelledSamples
-from strongreplay.nets import build_net
 from strongreplay.protocol import Split, derive_generator
 
 
 def build(stream: Stream, net: nn.Module | None = None, **settings: Any) -> HAL:
     return HAL(net or make_net(), make_problem(stream), HALConfig(**({"memory_size": 24} | settings)))
-
-
-def resnet() -> nn.Module:
-    return build_net("resnet18", (1, 6, 6), NUM_CLASSES, derive_generator(0, "net"), width=4)
-
-
-def tasks(stream: Stream, count: int) -> Stream:
-    return Stream(stream.scenario, stream.task_classes[:count], stream.input_shape, stream.make)
 
 
 def after_task_one(stream: Stream, **settings: Any) -> HAL:
@@ -176,7 +177,7 @@ def test_the_copy_takes_its_steps_on_memory(stream: Stream) -> None:
 
 
 def test_making_anchors_leaves_weights_and_running_statistics_alone(stream: Stream) -> None:
-    method = build(stream, net=resnet(), anchor_steps=3)
+    method = build(stream, net=make_resnet(), anchor_steps=3)
     learn(method, tasks(stream, 1), epochs=1)
     method.train()
     before = {name: value.clone() for name, value in method.net.state_dict().items()}
@@ -187,7 +188,7 @@ def test_making_anchors_leaves_weights_and_running_statistics_alone(stream: Stre
 
 def test_a_step_updates_running_statistics_once(stream: Stream) -> None:
     """From the stream and the replayed images; anchors and the mean feature do not count."""
-    method = build(stream, net=resnet(), anchor_steps=1)
+    method = build(stream, net=make_resnet(), anchor_steps=1)
     learn(method, tasks(stream, 1), epochs=1)
     tracked: Any = method.net.state_dict(keep_vars=True)["body.norm.num_batches_tracked"]
     before = int(tracked)

@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from strongreplay.data.streams import Stream
 from strongreplay.methods import mer
+from strongreplay.methods.base import unchanged
 from strongreplay.methods.mer import MER, MERConfig
 from strongreplay.methods.samples import LabelledSamples
 from strongreplay.protocol import Batch, Problem
@@ -27,10 +28,6 @@ class Distance(nn.Module):
         return self.theta - inputs
 
 
-def same(images: Tensor) -> Tensor:
-    return images
-
-
 def after_a_sample(
     monkeypatch: pytest.MonkeyPatch, empty: bool = False, **settings: Any
 ) -> tuple[float, MER]:
@@ -38,7 +35,7 @@ def after_a_sample(
     monkeypatch.setattr(mer, "cross_entropy", lambda logits, labels: 0.5 * logits.square().sum())
     config = MERConfig(**{"memory_size": 5, "num_draws": 1} | settings)
     net, label = Distance(), torch.zeros(1, dtype=torch.int64)
-    method = MER(net, Problem(1, 1, same, same), config)
+    method = MER(net, Problem(1, 1, unchanged, unchanged), config)
     if not empty:
         method.memory.add(LabelledSamples(torch.full((1, 1), 2.0), label))
     one = torch.ones(1, 1)
