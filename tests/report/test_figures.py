@@ -16,7 +16,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Annotation, Text
 
 from strongreplay import metrics
-from strongreplay.methods.table import METHOD_ROWS, method_look
+from strongreplay.methods.table import METHOD_ROWS, style_number
 from strongreplay.report.ablation import ablation_figure, ablation_groups_figure
 from strongreplay.report.bars import forgetting_figure
 from strongreplay.report.curves import accuracy_curves, curves_figure
@@ -34,7 +34,7 @@ from strongreplay.storage.records import RunRecord
 
 NET = {"name": "mlp", "width": None}
 WHOLE = list(ABLATIONS)[-1]
-ORDER = sorted(METHOD_ROWS, key=method_look)
+ORDER = sorted(METHOD_ROWS, key=style_number)
 
 
 def make(
@@ -346,7 +346,7 @@ def test_nets_are_not_mixed() -> None:
     assert "cnn, width 8" in curves["p-mnist-cnn-width-8-m200-curves"].get_suptitle()
 
 
-def test_variants_are_told_apart_and_every_method_looks_the_same_everywhere() -> None:
+def test_variants_are_told_apart_and_every_style_numbers_the_same_everywhere() -> None:
     groups = group_records([make("er"), make("ser", alpha=1), make("ser", 5, alpha=2)])
     styles = {style.label: style for _, style in style_groups(groups)}
     assert set(styles) == {"ER", "SER (alpha=1)", "SER (alpha=2)"}
