@@ -346,7 +346,7 @@ def test_nets_are_not_mixed() -> None:
     assert "cnn, width 8" in curves["p-mnist-cnn-width-8-m200-curves"].get_suptitle()
 
 
-def test_variants_are_told_apart_and_every_style_numbers_the_same_everywhere() -> None:
+def test_variants_are_told_apart_and_every_method_looks_the_same_everywhere() -> None:
     groups = group_records([make("er"), make("ser", alpha=1), make("ser", 5, alpha=2)])
     styles = {style.label: style for _, style in style_groups(groups)}
     assert set(styles) == {"ER", "SER (alpha=1)", "SER (alpha=2)"}
