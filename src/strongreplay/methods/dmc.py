@@ -31,7 +31,7 @@ from strongreplay.methods.base import (
     descend,
 )
 from strongreplay.methods.distillation import only
-from strongreplay.methods.expansion import draw_anew
+from strongreplay.methods.expansion import reset_module
 from strongreplay.nets import Classifier, with_features
 from strongreplay.protocol import Batch, Split, Task, Terms
 from strongreplay.sampling import draw_distinct
@@ -92,7 +92,7 @@ class DMC(Method):
 
     def start_fresh(self) -> None:
         """Fresh weights, whatever the net was; the head starts at zero, so classes are alike."""
-        draw_anew(self.net, self.draws.generator)
+        reset_module(self.net, self.draws.generator)
         for parameter in self.net.head.parameters():
             nn.init.zeros_(parameter)
 

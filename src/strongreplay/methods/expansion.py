@@ -54,14 +54,14 @@ def count_children(state_dict: dict[str, Any], prefix: str) -> int:
 
 
 @torch.no_grad()
-def start_anew(weight: Tensor, generator: torch.Generator) -> None:
+def reset_weight(weight: Tensor, generator: torch.Generator) -> None:
     """PyTorch's default initial weights of a linear layer, drawn on the host."""
     if len(weight):
         with seeded_init(generator):
             weight.copy_(nn.Linear(weight.shape[1], weight.shape[0], bias=False).weight)
 
 
-def draw_anew(module: nn.Module, generator: torch.Generator) -> None:
+def reset_module(module: nn.Module, generator: torch.Generator) -> None:
     """PyTorch's default initial weights of all layers, drawn on the host; statistics start anew too."""
     fresh = deepcopy(module).cpu()
     with seeded_init(generator):

@@ -34,7 +34,7 @@ from strongreplay.methods.base import (
 )
 from strongreplay.methods.distillation import distill, only, register_masks, seen_classes, soften
 from strongreplay.methods.exemplars import herd_exemplars, join_exemplars, unit_features
-from strongreplay.methods.expansion import add_missing, draw_anew
+from strongreplay.methods.expansion import add_missing, reset_module
 from strongreplay.methods.foster_parts import (
     BoostedNet,
     FosterNet,
@@ -106,10 +106,10 @@ class FOSTER(Method):
         self.boosted.old.take()
         self.boosted.new.copy = None
         head, wide = self.net.live.head, self.net.widen()
-        draw_anew(wide, self.draws.generator)
+        reset_module(wide, self.draws.generator)
         wide.weight[self.old, : head.in_features] = head.weight[self.old]
         wide.bias[self.old] = head.bias[self.old]
-        draw_anew(head, self.draws.generator)
+        reset_module(head, self.draws.generator)
 
     def phases(self, task: Task) -> list[Phase]:
         """From the second task on, boosting is followed by compression."""
@@ -164,7 +164,7 @@ class FOSTER(Method):
         live, old, fresh = self.net.live, self.boosted.old.copy, deepcopy(self.net.live.head)
         assert old is not None
         live.load_state_dict(old.state_dict())
-        draw_anew(fresh, self.draws.generator)
+        reset_module(fresh, self.draws.generator)
         for mine, drawn in ((live.head.weight, fresh.weight), (live.head.bias, fresh.bias)):
             mine[~self.old] = drawn[~self.old]
 

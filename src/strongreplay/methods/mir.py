@@ -20,8 +20,8 @@ from torch.optim import Optimizer
 from strongreplay.memory import Memory
 from strongreplay.methods.base import Method, Problem, ReplayConfig, replay_count
 from strongreplay.methods.gradients import after_step
+from strongreplay.methods.norm_statistics import held_statistics
 from strongreplay.methods.samples import TaskLogitSamples, TaskSamples
-from strongreplay.methods.statistics import held_statistics
 from strongreplay.protocol import Batch, Task, Terms
 
 

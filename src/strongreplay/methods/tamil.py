@@ -153,7 +153,7 @@ class TAMiL(Method):
         }
 
     def end_task(self, task: Task) -> None:
-        # Now, so that the next task's optimiser, made before the task begins, has the new module.
+        # The module of the next task; it is in use as soon as that task begins.
         self.net.grow(self.draws.generator)
         self.averaged.copy.attention.append(deepcopy(self.net.attention[-1]).requires_grad_(False))
 

@@ -30,8 +30,8 @@ from strongreplay.methods.base import (
     replay_count,
     squared_distance,
 )
+from strongreplay.methods.norm_statistics import held_statistics
 from strongreplay.methods.samples import LogitSamples
-from strongreplay.methods.statistics import held_statistics
 from strongreplay.methods.xder_parts import FILL_SIZE, Replayed, XDERConfig
 from strongreplay.protocol import Batch, Task, Terms
 from strongreplay.sampling import draw_distinct, first_of_each
