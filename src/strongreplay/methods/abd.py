@@ -3,9 +3,10 @@
 Paper: Smith et al., "Always Be Dreaming: A New Approach for Data-Free Class-Incremental Learning", 2021,
 https://arxiv.org/abs/2106.09701
 No data is kept. When a task ends, a small generator is trained to invert the classifier: its images get
-confident and varied answers, and the statistics of the batch-norm layers. In the next task new classes
-compete only with each other; real and generated images together train the head alone; and features stay
-where the old head sees a difference. So the net cannot tell old from new by telling generated from real.
+confident and varied predictions, and match the running statistics of the batch-norm layers. In the next
+task, real images train the net on the new classes alone; real and generated images together train only the
+head; and features of both stay close to the old ones in the directions that the old head uses. So features
+do not learn to separate old from new classes by whether an image is generated or real.
 Differences from the reference (the authors' code): the head is trained on features of the same forward pass,
 so batch-norm statistics change once a step; weights are those of a sample's class for any number of classes;
 the generator has no biases in front of batch norm. A net without batch norm is inverted without their term.

@@ -151,5 +151,5 @@ class DGR(GeneratesImages):
 
 
 def divergence(mean: Tensor, logvar: Tensor) -> Tensor:
-    """Of normal distributions from the standard one, by dimension."""
+    """KL divergence of N(mean, exp(logvar)) from N(0, 1), for each dimension."""
     return (mean.square() + logvar.exp() - 1 - logvar) / 2

@@ -100,7 +100,7 @@ class DRI(GeneratesImages):
         self.gan = ClassGAN(shape, len(self.seen)).to(self.seen.device)
 
     def phases(self, task: Task) -> list[Phase]:
-        """With a gan it is trained first, on the memory that the last task left."""
+        """A GAN, if there is one, is trained first, on the memory after the last task."""
         found = [Phase(MAIN, None, self.observe)]
         if self.has_gan and self.counts:
             phase = Phase.of_steps("gan", lambda: self.config.gan_steps or GAN_STEPS, self.train_gan)
@@ -109,7 +109,7 @@ class DRI(GeneratesImages):
         return found
 
     def train_gan(self, batch: Batch, optimizer: Optimizer) -> Terms:
-        """A step of the gan on stored images; the batch is empty."""
+        """A step of the GAN on stored images; the batch is empty."""
         (rows,) = self.draw(GAN_BATCH, 1)
         images, labels, _ = self.memory.take(rows)
         return descend(optimizer, self.gan.losses(scale(images), labels, self.codes(GAN_BATCH)))
@@ -176,5 +176,5 @@ class DRI(GeneratesImages):
 
 
 def divergence(old: Tensor, now: Tensor) -> Tensor:
-    """Of the present answers from the old ones, mean over samples."""
+    """KL divergence of the new predictions from the old ones, mean over samples."""
     return kl_div(log_softmax(now, 1), log_softmax(old, 1), reduction="batchmean", log_target=True)

@@ -2,7 +2,7 @@
 
 Paper: Caccia et al., "New Insights on Reducing Abrupt Representation Change in Online Continual Learning",
 2022, https://arxiv.org/abs/2104.05025
-Stream samples compete only with classes of their own batch and with classes that nobody has met; replayed
+Stream samples compete only with classes of their own batch and with classes not seen yet; replayed
 samples compete with all. Two forward passes, so batch norm sees the two batches apart.
 Differences from the reference (the authors' code): an absent class stays open only if it was never met; there
 the largest class met stays open too (`unseen="legacy"`). A linear head; the reference has a cosine one.

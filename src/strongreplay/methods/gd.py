@@ -9,7 +9,7 @@ old net for old classes, on the teacher for new ones, and for unlabelled images 
 alone is trained, with weights that balance the classes.
 Differences from the reference (the authors' code): the head has a row for every class from the start; losses
 cover those of seen classes, and rows of later ones only decay. The last phase holds batch-norm statistics.
-An image among the best of several old classes is taken once, a random one in its place: our reading.
+By our reading, an image that is among the best of several old classes is taken once, a random one beside it.
 """
 
 from functools import partial

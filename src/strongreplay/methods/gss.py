@@ -76,7 +76,7 @@ class GSS(Method):
         last = last_winner(slots, won & (scores[0] < 1))
 
         def settle(column: Tensor, values: Tensor) -> Tensor:
-            """What the slots hold in the end; whoever lost writes back what is there."""
+            """Final rows of the slots; a losing sample rewrites the stored row."""
             wins = (last >= 0).view(-1, *[1] * (values.dim() - 1))
             winners = values.index_select(0, last.clamp(min=0))
             return torch.where(wins, winners, column.index_select(0, slots))

@@ -106,7 +106,7 @@ class LwF(Method):
         return [rows for rows in (self.new_weight, self.new_bias) if rows is not None]
 
     def new_samples(self, task: Task) -> Split:
-        """LabelledSamples of new classes; a label is the index of its class among the new ones."""
+        """Samples of new classes; a label is the index of its class among the new ones."""
         columns = self.new_columns(task)
         place = torch.full((len(self.old),), -1)  # (C,) label -> row trained here
         place[columns] = torch.arange(len(columns))

@@ -1,6 +1,6 @@
 """Rainbow Memory (RM).
 
-Paper: Bang et al., "Rainbow Memory: Continual Learning with a Memory of Diverse LabelledSamples", 2021,
+Paper: Bang et al., "Rainbow Memory: Continual Learning with a Memory of Diverse Samples", 2021,
 https://arxiv.org/abs/2103.17230
 Reference: https://github.com/clovaai/rainbow-memory, the "offline" protocol; none of its code is used.
 After each task the memory is selected again from its samples and the task's: equally many of every class,

@@ -34,7 +34,7 @@ from strongreplay.methods.gradients import (
 from strongreplay.methods.samples import LabelledSamples
 from strongreplay.protocol import Batch, Task, Terms
 
-# (P,) vectors: the path integral and the squared gradients of this interval, the weights at its begin, the
+# (P,) vectors: the path integral and the squared gradients of this interval, the weights at its start, the
 # running Fisher information, scores of this task and of all tasks, the last task's weights and importance
 VECTORS = ("path", "squares", "start", "fisher", "scores", "total_scores", "anchor", "importance")
 

@@ -44,7 +44,7 @@ class Form:
 
     @property
     def num_prefix(self) -> int:
-        """Tokens that are no patches."""
+        """Tokens that are not patches."""
         return self.has_class_token + self.registers
 
 
