@@ -23,7 +23,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from strongreplay.data.views import scale
-from strongreplay.methods.ser import SER, Sample, SERConfig
+from strongreplay.methods.samples import LogitSamples
+from strongreplay.methods.ser import SER, SERConfig
 from strongreplay.nets import build_net
 from strongreplay.protocol import Batch, Problem, Split, Task, derive_generator
 from strongreplay.training.parallel import Ranks, join_file
@@ -48,7 +49,7 @@ class Step:
         net = build_net(name, shape, CLASSES, derive_generator(0, "net"), width=width)
         share_rows(net, CLASSES, ranks)
         self.method = SER(net, Problem(CLASSES, 5, scale, scale), SERConfig(memory_size=MEMORY))
-        self.method.memory.add(Sample(images, labels, torch.zeros(MEMORY, CLASSES)))
+        self.method.memory.add(LogitSamples(images, labels, torch.zeros(MEMORY, CLASSES)))
         data = Split(images, labels)
         self.method.end_task(Task(0, (0,), data, data))
         self.method.train()

@@ -318,7 +318,7 @@ class RingMemory(Memory[Row]):
 
 
 class ChoosyMemory(Memory[Row]):
-    """A memory for methods that choose which row to replace: `entrants` tells which new rows are stored.
+    """A memory for methods that choose which row to replace: `entrants` lists which new rows are stored.
 
     It draws random numbers only for rows that are stored.
     """

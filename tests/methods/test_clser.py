@@ -25,7 +25,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from strongreplay.data.streams import Stream, accumulate
-from strongreplay.methods.clser import CLSER, CLSERConfig, Sample, more_confident
+from strongreplay.methods.clser import CLSER, CLSERConfig, more_confident
+from strongreplay.methods.samples import LabelledSamples
 from strongreplay.protocol import Batch, Problem
 from strongreplay.runs.config import resolve
 from strongreplay.training.engine import evaluate
@@ -62,7 +63,7 @@ def test_terms_by_hand(stream: Stream) -> None:
     problem = Problem(2, 2, lambda images: images, lambda images: images)
     method = CLSER(net, problem, CLSERConfig(memory_size=1, penalty=0.5))
     past, now = torch.tensor([[2.0, 0.0]]), torch.tensor([[1.0, 0.0], [0.0, 2.0]])
-    method.memory.add(Sample(past, torch.tensor([0])))
+    method.memory.add(LabelledSamples(past, torch.tensor([0])))
     with torch.no_grad():
         method.stable.copy.weight.mul_(3)  # type: ignore[operator]
         method.plastic.copy.weight.mul_(2)  # type: ignore[operator]
@@ -207,7 +208,7 @@ def test_duplicated_samples_change_no_term(stream: Stream) -> None:
     batch, replayed = first_batch(stream, 1, size=8), method.memory.sample(8)
     method.memory.sample = lambda count: replayed  # type: ignore[method-assign]
     once = method.terms(batch)
-    replayed = Sample(*(torch.cat([column, column]) for column in replayed))
+    replayed = LabelledSamples(*(torch.cat([column, column]) for column in replayed))
     twice = method.terms(
         Batch(*(torch.cat([p, p]) for p in (batch.rows, batch.images, batch.inputs, batch.labels)))
     )

@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 import torch
-from support.steps import count_passes, first_batch, learn, optimizer_of, same_state, state_bytes
+from support.steps import (
+    count_passes,
+    first_batch,
+    learn,
+    make_resnet,
+    optimizer_of,
+    same_state,
+    state_bytes,
+    tasks,
+)
 from support.tiny_stream import NUM_CLASSES, finish_learning, make_net, make_problem, train_phase, weights
 from torch import Tensor, nn
 from torch.nn.functional import normalize
@@ -16,8 +25,8 @@ from strongreplay.errors import ConfigError
 from strongreplay.methods import build_method, check_scenario
 from strongreplay.methods.base import descend
 from strongreplay.methods.co2l import Co2L, Co2LConfig, choose, contrast, distil, losses, similarities
-from strongreplay.nets import Classifier, build_net
-from strongreplay.protocol import Batch, Problem, Split, Task, derive_generator
+from strongreplay.nets import Classifier
+from strongreplay.protocol import Batch, Problem, Split, Task
 from strongreplay.runs.config import resolve
 from strongreplay.runs.recipes import find_recipe
 from strongreplay.training.engine import evaluate
@@ -28,14 +37,6 @@ STRONG: dict[str, Any] = {"flip": True, "jitter": True, "crop_scale": 0.2}
 
 def build(stream: Stream, net: Classifier | None = None, **settings: Any) -> Co2L:
     return Co2L(net or make_net(), make_problem(stream), Co2LConfig(**(QUICK | settings)))
-
-
-def resnet(seed: int = 0) -> Classifier:
-    return build_net("resnet18", (1, 6, 6), NUM_CLASSES, derive_generator(seed, "net"), width=4)
-
-
-def tasks(stream: Stream, count: int) -> Stream:
-    return Stream(stream.scenario, stream.task_classes[:count], stream.input_shape, stream.make)
 
 
 def counts(method: Co2L) -> list[int]:
@@ -295,7 +296,7 @@ def test_training_never_touches_the_head_not_even_by_weight_decay(stream: Stream
 
 @pytest.mark.parametrize("view", ["strong", "plain"])
 def test_the_probe_changes_the_head_and_nothing_else(view: str, stream: Stream) -> None:
-    method = build(stream, resnet(), probe_view=view)
+    method = build(stream, make_resnet(), probe_view=view)
     method.begin_task(stream[0])
     method.observe(first_batch(stream), optimizer_of(method))
     method.net.zero_grad()
@@ -472,7 +473,7 @@ def test_hardly_any_memory(size: int, stream: Stream) -> None:
 
 
 def test_the_old_net_is_the_net_at_the_end_of_the_task_before(stream: Stream) -> None:
-    method = build(stream, resnet())
+    method = build(stream, make_resnet())
     assert not method.teacher.exists
     method.begin_task(stream[0])
     assert "relations" not in method.observe(first_batch(stream), optimizer_of(method))
@@ -490,7 +491,7 @@ def test_the_old_net_is_the_net_at_the_end_of_the_task_before(stream: Stream) ->
 
 @pytest.mark.parametrize("bn", ["batch", "running"])
 def test_the_old_net_normalises_by_the_batch_or_by_its_own_statistics(bn: str, stream: Stream) -> None:
-    method = build(stream, resnet(), teacher_bn=bn)
+    method = build(stream, make_resnet(), teacher_bn=bn)
     learn(method, tasks(stream, 1), epochs=2)
     inputs = stream.test_view(stream.test(1).inputs[:16])
     before = {key: value.clone() for key, value in method.teacher.state_dict().items()}
@@ -521,7 +522,7 @@ def test_a_resumed_run_with_strong_views_continues_to_the_bit(bn: str, stream: S
             batch = Batch(rows, images, stream.test_view(images), train.labels[rows + 20])
             method.observe(batch, optimizer_of(method))
 
-    straight, other = (build(stream, resnet(seed), teacher_bn=bn, **STRONG) for seed in (0, 9))
+    straight, other = (build(stream, make_resnet(seed), teacher_bn=bn, **STRONG) for seed in (0, 9))
     learn(straight, tasks(stream, 2), epochs=1)
     steps(straight, stream[2], 0, 2)
     other.load_state_dict(straight.state_dict())

@@ -7,18 +7,15 @@ import torch
 from support.repository import in_repository
 from support.steps import build, final_weights, first_batch, first_task, learn, optimizer_of
 from support.tiny_stream import make_net, make_problem, weights
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from strongreplay.data.streams import Stream
 from strongreplay.methods import method_row
+from strongreplay.methods.base import unchanged
 from strongreplay.methods.er_ace import CLOSED, ERACE, ERACEConfig, open_classes
 from strongreplay.nets import Classifier
 from strongreplay.protocol import Batch, Problem, Split
-
-
-def same(images: Tensor) -> Tensor:
-    return images
 
 
 def zero_case(**settings: Any) -> tuple[ERACE, Batch]:
@@ -26,7 +23,7 @@ def zero_case(**settings: Any) -> tuple[ERACE, Batch]:
     net = Classifier(nn.Flatten(), 2, 4)
     for parameter in net.parameters():
         nn.init.zeros_(parameter)
-    method = ERACE(net, Problem(4, 2, same, same), ERACEConfig(memory_size=0, **settings))
+    method = ERACE(net, Problem(4, 2, unchanged, unchanged), ERACEConfig(memory_size=0, **settings))
     method.seen[:3] = True
     inputs = torch.tensor([[1.0, 2.0]])
     return method, Batch(torch.arange(1), inputs, inputs, torch.tensor([0]))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from support.steps import build as build_any
-from support.steps import count_passes, first_batch, learn, memories, optimizer_of
+from support.steps import count_passes, first_batch, learn, memories, optimizer_of, tasks
 from support.tiny_stream import NUM_CLASSES, finish_learning, make_net, make_problem, weights
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -15,7 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from strongreplay.data.streams import Stream
 from strongreplay.errors import ConfigError
 from strongreplay.methods import check_scenario
-from strongreplay.methods.ert import ERT, ERTConfig, Sample, victim_weights
+from strongreplay.methods.ert import ERT, ERTConfig, victim_weights
+from strongreplay.methods.samples import ScoredSamples
 from strongreplay.nets import build_net
 from strongreplay.protocol import Problem, derive_generator
 from strongreplay.training.engine import evaluate
@@ -25,10 +26,6 @@ OFF: dict[str, Any] = {"bic": False, "brs": False, "lars": False}
 
 def build(stream: Stream, net: nn.Module | None = None, **settings: Any) -> ERT:
     return ERT(net or make_net(), make_problem(stream), ERTConfig(**({"memory_size": 24} | settings)))
-
-
-def tasks(stream: Stream, count: int) -> Stream:
-    return Stream(stream.scenario, stream.task_classes[:count], stream.input_shape, stream.make)
 
 
 def test_with_its_tricks_off_it_is_er_to_the_bit(stream: Stream) -> None:
@@ -122,7 +119,7 @@ def test_weights_are_not_negative_and_uniform_where_nothing_tells_items_apart() 
 def fill(method: ERT, labels: Tensor, batch_size: int) -> None:
     for part in labels.split(batch_size):
         images = part.to(torch.uint8).view(-1, 1, 1, 1)
-        method.remember(Sample(images, part, -torch.ones(len(part))))
+        method.remember(ScoredSamples(images, part, -torch.ones(len(part))))
 
 
 def test_a_balanced_reservoir_keeps_more_of_a_rare_class_than_a_plain_one(stream: Stream) -> None:
@@ -145,7 +142,7 @@ def test_samples_of_high_loss_stay_longer(stream: Stream) -> None:
     losses = torch.rand(1000, generator=generator)
     for part in losses.split(20):
         images = torch.zeros(len(part), 1, 1, 1, dtype=torch.uint8)
-        method.remember(Sample(images, torch.zeros(len(part), dtype=torch.int64), -part))
+        method.remember(ScoredSamples(images, torch.zeros(len(part), dtype=torch.int64), -part))
     assert (-method.memory.rows.scores).mean() > 0.65  # a plain reservoir stays at one half
 
 
@@ -167,7 +164,7 @@ def test_admission_has_probability_capacity_over_presented(stream: Stream) -> No
         method = ERT(make_net(), make_problem(stream, seed), ERTConfig(memory_size=10))
         for number in range(200):
             images = torch.full((1, 1, 1, 1), number, dtype=torch.uint8)
-            method.remember(Sample(images, torch.tensor([number % 6]), -torch.ones(1)))
+            method.remember(ScoredSamples(images, torch.tensor([number % 6]), -torch.ones(1)))
             admitted += number >= 10 and number in method.memory.rows.images.flatten().tolist()
         assert len(method.memory) == 10
     expected = 10 * sum(1 / n for n in range(11, 201))

@@ -20,6 +20,7 @@ from torch.nn.functional import cross_entropy
 
 from strongreplay.data.streams import Stream, accumulate
 from strongreplay.methods import ewc
+from strongreplay.methods.base import unchanged
 from strongreplay.methods.ewc import EWC, EWCConfig
 from strongreplay.methods.oewc import OEWC, OEWCConfig
 from strongreplay.nets import Classifier
@@ -30,17 +31,13 @@ def make(stream: Stream, **settings: Any) -> EWC:
     return EWC(make_net(), make_problem(stream), EWCConfig(**settings))
 
 
-def same(images: Tensor) -> Tensor:
-    return images
-
-
 def one_weight(theta: float, **settings: Any) -> EWC:
     """p(1 | x) = sigmoid(x theta), as a head with the rows 0 and theta."""
     net = Classifier(nn.Flatten(), 1, 2)
     net.head.bias.requires_grad_(False).zero_()
     with torch.no_grad():
         net.head.weight.copy_(torch.tensor([[0.0], [theta]]))
-    method = EWC(net, Problem(2, 2, same, same), EWCConfig(**settings))
+    method = EWC(net, Problem(2, 2, unchanged, unchanged), EWCConfig(**settings))
     method.seen[:] = True
     return method
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from support.steps import build as build_any
-from support.steps import count_passes, first_batch, learn, optimizer_of
+from support.steps import count_passes, first_batch, learn, optimizer_of, tasks
 from support.tiny_stream import NUM_CLASSES, make_net, make_problem, weights
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -18,10 +18,6 @@ from strongreplay.protocol import Batch, Terms, derive_generator
 
 def build(stream: Stream, net: nn.Module | None = None, **settings: Any) -> FDR:
     return FDR(net or make_net(), make_problem(stream), FDRConfig(**({"memory_size": 24} | settings)))
-
-
-def tasks(stream: Stream, count: int) -> Stream:
-    return Stream(stream.scenario, stream.task_classes[:count], stream.input_shape, stream.make)
 
 
 def test_equal_answers_are_at_distance_zero_with_zero_gradient() -> None:

@@ -16,8 +16,9 @@ from strongreplay.memory import Memory
 from strongreplay.methods.auxiliary import choose_rows
 from strongreplay.methods.base import MAIN
 from strongreplay.methods.distillation import divergence, only
-from strongreplay.methods.exemplars import Exemplar, draw_exemplars
+from strongreplay.methods.exemplars import draw_exemplars
 from strongreplay.methods.gd import GD, GDConfig, class_weights, decision, falling_rate, joint
+from strongreplay.methods.samples import LabelledSamples
 from strongreplay.nets import Classifier
 from strongreplay.protocol import Batch, Split, Task, Terms
 
@@ -201,7 +202,7 @@ def test_as_many_unlabelled_images_as_samples_and_exemplars(stream: Stream) -> N
 
 
 def test_exemplars_are_shared_equally_and_the_rest_goes_to_the_latest_classes() -> None:
-    memory = Memory(Exemplar, 10, torch.Generator())
+    memory = Memory(LabelledSamples, 10, torch.Generator())
     counts = []
     for first in (0, 2, 4):
         labels = torch.tensor([first, first + 1]).repeat(20)

@@ -5,7 +5,17 @@ from typing import Any
 import pytest
 import torch
 from support.steps import build as build_any
-from support.steps import count_passes, first_batch, gradient, learn, optimizer_of, same_state, state_bytes
+from support.steps import (
+    count_passes,
+    first_batch,
+    gradient,
+    learn,
+    make_resnet,
+    optimizer_of,
+    same_state,
+    state_bytes,
+    tasks,
+)
 from support.tiny_stream import NUM_CLASSES, finish_learning, make_net, make_problem, train_phase, weights
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
@@ -13,21 +23,13 @@ from torch.nn.functional import cross_entropy, mse_loss
 from strongreplay.data.streams import Stream, permutation_maps, remap_pixels
 from strongreplay.errors import ConfigError
 from strongreplay.memory import RingMemory
-from strongreplay.methods.hal import HAL, HALConfig, Sample
-from strongreplay.nets import build_net
+from strongreplay.methods.hal import HAL, HALConfig
+from strongreplay.methods.samples import LabelledSamples
 from strongreplay.protocol import Split, derive_generator
 
 
 def build(stream: Stream, net: nn.Module | None = None, **settings: Any) -> HAL:
     return HAL(net or make_net(), make_problem(stream), HALConfig(**({"memory_size": 24} | settings)))
-
-
-def resnet() -> nn.Module:
-    return build_net("resnet18", (1, 6, 6), NUM_CLASSES, derive_generator(0, "net"), width=4)
-
-
-def tasks(stream: Stream, count: int) -> Stream:
-    return Stream(stream.scenario, stream.task_classes[:count], stream.input_shape, stream.make)
 
 
 def after_task_one(stream: Stream, **settings: Any) -> HAL:
@@ -175,7 +177,7 @@ def test_the_copy_takes_its_steps_on_memory(stream: Stream) -> None:
 
 
 def test_making_anchors_leaves_weights_and_running_statistics_alone(stream: Stream) -> None:
-    method = build(stream, net=resnet(), anchor_steps=3)
+    method = build(stream, net=make_resnet(), anchor_steps=3)
     learn(method, tasks(stream, 1), epochs=1)
     method.train()
     before = {name: value.clone() for name, value in method.net.state_dict().items()}
@@ -186,7 +188,7 @@ def test_making_anchors_leaves_weights_and_running_statistics_alone(stream: Stre
 
 def test_a_step_updates_running_statistics_once(stream: Stream) -> None:
     """From the stream and the replayed images; anchors and the mean feature do not count."""
-    method = build(stream, net=resnet(), anchor_steps=1)
+    method = build(stream, net=make_resnet(), anchor_steps=1)
     learn(method, tasks(stream, 1), epochs=1)
     tracked: Any = method.net.state_dict(keep_vars=True)["body.norm.num_batches_tracked"]
     before = int(tracked)
@@ -224,14 +226,14 @@ def test_the_ring_keeps_the_last_samples_of_every_task(stream: Stream) -> None:
         method.begin_task(task)
         for rows in torch.arange(40).split(6):  # 40 presentations into 8 slots
             images, labels = task.train.inputs[rows], task.train.labels[rows]
-            method.memory.add(Sample(images, labels))
+            method.memory.add(LabelledSamples(images, labels))
         stored = method.memory.rows.images[8 * number :].flatten(1)
         last = task.train.inputs[32:40].flatten(1)
         assert torch.equal(stored.unique(dim=0), last.unique(dim=0))
         assert len(method.memory) == 8 * (number + 1)
         finish_learning(method, task)
     method.begin_task(stream[0])  # a fourth task of three: the first ring is used again
-    method.memory.add(Sample(stream[0].train.inputs[:2], stream[0].train.labels[:2]))
+    method.memory.add(LabelledSamples(stream[0].train.inputs[:2], stream[0].train.labels[:2]))
     assert len(method.memory) == 24
     assert torch.equal(method.memory.rows.images[:2], stream[0].train.inputs[:2])
 
@@ -241,7 +243,7 @@ def test_a_ring_that_a_short_task_did_not_fill_has_no_holes(stream: Stream) -> N
     for count, total in ((3, 3), (40, 11), (40, 19)):
         method.begin_task(stream[0])
         train = stream[0].train.take(torch.arange(count))
-        method.memory.add(Sample(train.inputs, train.labels))
+        method.memory.add(LabelledSamples(train.inputs, train.labels))
         assert len(method.memory) == total
     assert method.memory.rows.images.flatten(1).any(1).all()
 
@@ -263,4 +265,4 @@ def test_what_it_cannot_do_is_said(stream: Stream) -> None:
     with pytest.raises(ConfigError, match=r"hal with a ring needs .* memory_size must be >= 3, got 2"):
         build(stream, memory_policy="ring", memory_size=2)
     with pytest.raises(ValueError, match=r"RingMemory: run_size must lie in 1\.\.5, got 0"):
-        RingMemory(Sample, 5, torch.Generator(), 0)
+        RingMemory(LabelledSamples, 5, torch.Generator(), 0)

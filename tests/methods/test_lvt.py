@@ -27,7 +27,8 @@ from strongreplay.errors import ConfigError
 from strongreplay.methods import check_scenario
 from strongreplay.methods import lvt as module
 from strongreplay.methods.base import OldNet
-from strongreplay.methods.lvt import LVT, NEVER, LVTConfig, Sample, log_odds, place_in_class, shares
+from strongreplay.methods.lvt import LVT, NEVER, LVTConfig, log_odds, place_in_class, shares
+from strongreplay.methods.samples import TaskLogitSamples
 from strongreplay.nets import build_net
 from strongreplay.nets.lvt import LVTNet
 from strongreplay.protocol import Batch, Problem, Split, derive_generator
@@ -184,7 +185,7 @@ def test_means_do_not_change_when_every_sample_comes_twice(
         *(torch.cat([part, part]) for part in (batch.rows, batch.images, batch.inputs, batch.labels))
     )
     once, memory = live_terms(method, batch, monkeypatch), method.memory
-    doubled = Sample(*(torch.cat([column, column]) for column in memory.rows))
+    doubled = TaskLogitSamples(*(torch.cat([column, column]) for column in memory.rows))
     monkeypatch.setattr(memory, "sample", lambda count: doubled)
     found: dict[str, Tensor] = {}
     monkeypatch.setattr(module, "descend", lambda optimizer, terms: found.update(terms) or found)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.steps import count_passes, first_batch, learn, optimizer_of
+from support.steps import count_passes, first_batch, first_task, learn, make_resnet, optimizer_of
 from support.tiny_stream import NUM_CLASSES, begin_learning, make_net, make_problem, weights
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -15,7 +15,6 @@ from strongreplay.errors import ConfigError
 from strongreplay.methods import check_scenario
 from strongreplay.methods.distillation import distill, only, soften
 from strongreplay.methods.lwf import LwF, LwFConfig
-from strongreplay.nets import build_net
 from strongreplay.protocol import Batch, Problem, Split, derive_generator
 
 OLD = torch.tensor([True, True, False, False, False, False])
@@ -25,14 +24,6 @@ def build(
     stream: Stream, net: nn.Module | None = None, problem: Problem | None = None, **settings: Any
 ) -> LwF:
     return LwF(net or make_net(), problem or make_problem(stream), LwFConfig(**settings))
-
-
-def resnet() -> nn.Module:
-    return build_net("resnet18", (1, 6, 6), NUM_CLASSES, derive_generator(0, "net"), width=4)
-
-
-def first_task(stream: Stream) -> Stream:
-    return Stream(stream.scenario, stream.task_classes[:1], stream.input_shape, stream.make)
 
 
 def test_the_same_answers_cost_their_entropy_and_have_no_gradient() -> None:
@@ -110,7 +101,7 @@ def test_the_first_task_has_no_warm_up_and_no_targets(stream: Stream) -> None:
 
 
 def test_warm_up_moves_the_new_rows_of_the_head_and_nothing_else(stream: Stream) -> None:
-    method = build(stream, net=resnet(), warmup_epochs=2, warmup_lr=0.5)
+    method = build(stream, net=make_resnet(), warmup_epochs=2, warmup_lr=0.5)
     learn(method, first_task(stream), epochs=1)
     method.train()
     before = {name: value.clone() for name, value in method.net.state_dict().items()}
@@ -187,7 +178,7 @@ def test_targets_are_plain_answers_to_normalised_images_or_bare_pixels_by_a_swit
         plain.scenario, plain.task_classes, plain.input_shape, plain.make, lambda generator: view, view
     )
     for targets, shown in (("normalised", view), ("raw", lambda images: images.float() / 255)):
-        method = build(stream, net=resnet(), warmup_epochs=0, targets=targets)
+        method = build(stream, net=make_resnet(), warmup_epochs=0, targets=targets)
         learn(method, first_task(stream), epochs=1)
         begin_learning(method, stream[1])
         method.eval()

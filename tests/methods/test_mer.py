@@ -11,7 +11,9 @@ from torch.nn.functional import cross_entropy
 
 from strongreplay.data.streams import Stream
 from strongreplay.methods import mer
-from strongreplay.methods.mer import MER, MERConfig, Sample
+from strongreplay.methods.base import unchanged
+from strongreplay.methods.mer import MER, MERConfig
+from strongreplay.methods.samples import LabelledSamples
 from strongreplay.protocol import Batch, Problem
 
 
@@ -26,10 +28,6 @@ class Distance(nn.Module):
         return self.theta - inputs
 
 
-def same(images: Tensor) -> Tensor:
-    return images
-
-
 def after_a_sample(
     monkeypatch: pytest.MonkeyPatch, empty: bool = False, **settings: Any
 ) -> tuple[float, MER]:
@@ -37,9 +35,9 @@ def after_a_sample(
     monkeypatch.setattr(mer, "cross_entropy", lambda logits, labels: 0.5 * logits.square().sum())
     config = MERConfig(**{"memory_size": 5, "num_draws": 1} | settings)
     net, label = Distance(), torch.zeros(1, dtype=torch.int64)
-    method = MER(net, Problem(1, 1, same, same), config)
+    method = MER(net, Problem(1, 1, unchanged, unchanged), config)
     if not empty:
-        method.memory.add(Sample(torch.full((1, 1), 2.0), label))
+        method.memory.add(LabelledSamples(torch.full((1, 1), 2.0), label))
     one = torch.ones(1, 1)
     method.observe(Batch(torch.zeros(1), one, one, label), optimizer_of(method, 0.1))
     return net.theta.item(), method
@@ -116,7 +114,7 @@ def test_going_the_whole_way_it_is_sgd_on_single_samples_in_that_order(
         drawn = twin.draw()
         for sample in [own, *drawn] if algorithm == "1" else [*drawn, own]:
             learn(*sample)
-        twin.memory.add(Sample(batch.images[row : row + 1], own[1]))
+        twin.memory.add(LabelledSamples(batch.images[row : row + 1], own[1]))
     method.observe(batch, optimizer_of(method))
     assert torch.equal(weights(method.net), weights(net))
 
@@ -153,7 +151,7 @@ def test_in_batches_it_is_one_step_on_the_mean_of_all(stream: Stream) -> None:
 
 def test_draws_are_with_replacement(stream: Stream) -> None:
     method = make(stream, num_draws=20)
-    method.memory.append(Sample(torch.arange(20).view(20, 1).to(torch.uint8), torch.arange(20)))
+    method.memory.append(LabelledSamples(torch.arange(20).view(20, 1).to(torch.uint8), torch.arange(20)))
     labels = [int(label) for _ in range(5) for _, label in method.draw()]
     assert len(labels) == 100
     assert any(len(set(labels[i : i + 20])) < 20 for i in range(0, 100, 20))

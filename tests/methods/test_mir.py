@@ -15,18 +15,15 @@ from support.steps import (
     optimizer_of,
 )
 from support.tiny_stream import make_net, make_problem, weights
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from strongreplay.data.streams import Stream
+from strongreplay.methods.base import unchanged
 from strongreplay.methods.er import ER, ERConfig
 from strongreplay.methods.mir import MIR, Candidates, MIRConfig
 from strongreplay.nets import Classifier
 from strongreplay.protocol import Problem
-
-
-def same(images: Tensor) -> Tensor:
-    return images
 
 
 def make(stream: Stream, net: nn.Module | None = None, **settings: Any) -> MIR:
@@ -39,7 +36,7 @@ def linear_case() -> tuple[MIR, Candidates]:
     for parameter in net.parameters():
         nn.init.zeros_(parameter)
     net.head.bias.requires_grad_(False)
-    method = MIR(net, Problem(2, 2, same, same), MIRConfig(memory_size=3))
+    method = MIR(net, Problem(2, 2, unchanged, unchanged), MIRConfig(memory_size=3))
     cross_entropy(net(torch.tensor([[1.0, 0.0]])), torch.tensor([0])).backward()
     inputs = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
     return method, Candidates(torch.arange(3), inputs, torch.tensor([1, 0, 0]), torch.ones(3).bool(), None)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from strongreplay.data.streams import Stream
-from strongreplay.methods import oewc
+from strongreplay.methods import gradients
 from strongreplay.methods.base import evaluation_mode
 from strongreplay.methods.oewc import OEWC, OEWCConfig
 from strongreplay.nets import build_net
@@ -142,7 +142,7 @@ def test_importance_does_not_depend_on_how_images_are_grouped(
     method = OEWC(small_resnet(), make_problem(stream), OEWCConfig(fisher=kind, gamma=0))
     found = []
     for size in (10, 3, 1):
-        monkeypatch.setattr(oewc, "FISHER_CHUNK", size)
+        monkeypatch.setattr(gradients, "FISHER_CHUNK", size)
         method.end_task(few(stream, 0, 10))
         found.append(method.fisher.clone())
     assert torch.allclose(found[0], found[1], rtol=1e-3, atol=1e-7)

@@ -4,28 +4,30 @@ from typing import Any
 
 import pytest
 import torch
-from support.steps import final_weights, first_batch, learn, make_cnn, optimizer_of, state_bytes, tasks
+from support.steps import (
+    final_weights,
+    first_batch,
+    learn,
+    make_cnn,
+    make_resnet,
+    optimizer_of,
+    state_bytes,
+    tasks,
+)
 from support.tiny_stream import NUM_CLASSES, make_net, make_problem, weights
 from torch import Tensor, nn
 
 from strongreplay.data.streams import Stream
 from strongreplay.errors import ConfigError
 from strongreplay.methods import check_scenario
+from strongreplay.methods.base import unchanged
 from strongreplay.methods.pnn import PNN
 from strongreplay.nets import Classifier, build_net
-from strongreplay.protocol import Problem, derive_generator
+from strongreplay.protocol import Problem
 
 
 def make(stream: Stream, net: Classifier | None = None) -> PNN:
     return PNN(net or make_net(), make_problem(stream))
-
-
-def same(images: Tensor) -> Tensor:
-    return images
-
-
-def resnet() -> Classifier:
-    return build_net("resnet18", (1, 6, 6), NUM_CLASSES, derive_generator(0, "net"), width=4)
 
 
 def column_scores(method: PNN, inputs: Tensor) -> list[Tensor]:
@@ -33,7 +35,7 @@ def column_scores(method: PNN, inputs: Tensor) -> list[Tensor]:
         return method.eval().columns(inputs)
 
 
-@pytest.mark.parametrize("net", [make_net, make_cnn, resnet])
+@pytest.mark.parametrize("net", [make_net, make_cnn, make_resnet])
 def test_old_columns_answer_to_the_bit_as_they_did(net: Any, stream: Stream) -> None:
     method, inputs, known = make(stream, net()), first_batch(stream).inputs, list[Tensor]()
     for number, task in enumerate(stream):
@@ -64,12 +66,14 @@ def test_parameters_of_the_first_two_columns_by_hand(stream: Stream) -> None:
 
 
 def test_a_large_net_for_each_task_is_announced_before_a_run(stream: Stream) -> None:
-    large = PNN(build_net("resnet18", (3, 32, 32), 100, torch.Generator()), Problem(100, 10, same, same))
+    large = PNN(
+        build_net("resnet18", (3, 32, 32), 100, torch.Generator()), Problem(100, 10, unchanged, unchanged)
+    )
     assert large.notice() == "pnn keeps a net for each task: 10 tasks take at least 0.45 GB of weights"
     assert make(stream).notice() == ""
 
 
-@pytest.mark.parametrize("net", [make_net, resnet])
+@pytest.mark.parametrize("net", [make_net, make_resnet])
 def test_without_scale_a_column_stands_alone(net: Any, stream: Stream) -> None:
     method = make(stream, net())
     learn(method, tasks(stream, 1), epochs=1)

@@ -6,17 +6,14 @@ import pytest
 import torch
 from support.steps import final_weights, first_batch, first_task, gradient, learn, optimizer_of
 from support.tiny_stream import make_net, make_problem, weights
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from strongreplay.data.streams import Stream
 from strongreplay.methods import rwalk
+from strongreplay.methods.base import unchanged
 from strongreplay.methods.rwalk import RWalk, RWalkConfig, to_unit_range
 from strongreplay.protocol import Batch, Problem
-
-
-def same(images: Tensor) -> Tensor:
-    return images
 
 
 def make(stream: Stream, **settings: Any) -> RWalk:
@@ -29,7 +26,7 @@ def quadratic(monkeypatch: pytest.MonkeyPatch, **settings: Any) -> RWalk:
     net = nn.Linear(1, 1, bias=False)
     nn.init.ones_(net.weight)
     config = RWalkConfig(memory_size=0, interval=3, **settings)
-    method, one = RWalk(net, Problem(1, 2, same, same), config), torch.ones(1, 1)
+    method, one = RWalk(net, Problem(1, 2, unchanged, unchanged), config), torch.ones(1, 1)
     for _ in range(2):
         method.observe(Batch(torch.zeros(1), one, one, torch.zeros(1)), optimizer_of(method, 0.1))
     return method

@@ -10,8 +10,8 @@ from torch import nn
 
 from strongreplay.data.streams import Stream
 from strongreplay.errors import ConfigError
+from strongreplay.methods.k_winners import KWinners, num_channels, of_stages, replace_relus
 from strongreplay.methods.scommer import SCoMMER, SCoMMERConfig
-from strongreplay.methods.winners import Winners, num_channels, of_stages, with_winners
 from strongreplay.nets import build_net
 from strongreplay.protocol import derive_generator
 
@@ -27,12 +27,15 @@ def resnet() -> Any:
 
 def test_the_channels_with_the_largest_scores_stay_on() -> None:
     maps = torch.tensor([[3.0, 1.0, 2.0, 4.0], [-5.0, 1.0, 2.0, 0.5]])
-    assert Winners(0.5)(maps).tolist() == [[3, 0, 0, 4], [0, 0, 2, 0]]  # a negative winner is zero after ReLU
-    assert torch.equal(Winners(1.0)(maps), maps.relu())
+    assert KWinners(0.5)(maps).tolist() == [
+        [3, 0, 0, 4],
+        [0, 0, 2, 0],
+    ]  # negative winners become 0
+    assert torch.equal(KWinners(1.0)(maps), maps.relu())
     images = torch.tensor([[[[3.0, -3.0]], [[2.0, 2.0]], [[5.0, 5.0]], [[0.0, 1.0]]]])
-    assert Winners(0.5)(images).flatten().tolist() == [3, 0, 0, 0, 5, 5, 0, 0]
+    assert KWinners(0.5)(images).flatten().tolist() == [3, 0, 0, 0, 5, 5, 0, 0]
     ties = torch.ones(1, 4)
-    assert Winners(0.5)(ties).sum() == 0  # strictly above
+    assert KWinners(0.5)(ties).sum() == 0  # strictly above
 
 
 @pytest.mark.parametrize(("share", "won", "opened"), [(0.8, 409, 450), (0.9, 460, 506)])
@@ -118,9 +121,9 @@ def test_without_sparsity_and_consistency_it_is_er_with_two_means_to_the_bit(str
 
 
 def test_resnet_has_winners_in_its_blocks_and_at_the_ends_of_its_stages() -> None:
-    net, last = with_winners(resnet(), (0.9, 0.9, 0.9, 0.8))
+    net, last = replace_relus(resnet(), (0.9, 0.9, 0.9, 0.8))
     stages: Any = net.body.stages
-    assert sum(isinstance(module, Winners) for module in net.modules()) == 12
+    assert sum(isinstance(module, KWinners) for module in net.modules()) == 12
     assert last is stages[3][2]
     assert (last.share, stages[2][0].inner.share) == (0.8, 0.9)
     assert all(isinstance(stage[0].outer, nn.Identity) for stage in stages)
@@ -128,11 +131,11 @@ def test_resnet_has_winners_in_its_blocks_and_at_the_ends_of_its_stages() -> Non
     plain = resnet()
     assert list(plain.state_dict()) == list(net.state_dict())
     with pytest.raises(ConfigError, match="scommer replaces the ReLU layers"):
-        with_winners(nn.Linear(2, 2), (1.0,))
+        replace_relus(nn.Linear(2, 2), (1.0,))
 
 
 def test_with_all_channels_on_a_resnet_differs_only_in_the_relu_after_blocks(stream: Stream) -> None:
-    sparse, _ = with_winners(resnet(), (1.0,))
+    sparse, _ = replace_relus(resnet(), (1.0,))
     plain: Any = resnet()
     for stage in plain.body.stages:
         stage[0].outer = nn.Identity()  # the last block's ReLU is the stage's

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from strongreplay.data.streams import Stream
 from strongreplay.methods.derpp import DERPP, DERPPConfig
-from strongreplay.methods.derpp import Sample as DerppSample
+from strongreplay.methods.samples import LogitSamples
 from strongreplay.methods.ser import SER, SERConfig
 from strongreplay.nets import build_net
 from strongreplay.protocol import Batch, Problem, derive_generator
@@ -154,7 +154,7 @@ def test_terms_by_hand_on_two_by_two_logits(stream: Stream) -> None:
 def test_without_forward_term_it_is_derpp_with_both_draws_the_same(stream: Stream) -> None:
     ser = after_task_one(stream, alpha=0.3, beta=0)
     derpp = DERPP(ser.net, make_problem(stream), DERPPConfig(memory_size=40, alpha=0.3, beta=1))
-    derpp.memory.add(DerppSample(*ser.memory.rows))
+    derpp.memory.add(LogitSamples(*ser.memory.rows))
     batch = first_batch(stream, 1)
     kept = ser.memory.sample(len(batch))
     for method in (ser, derpp):

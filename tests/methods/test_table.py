@@ -18,7 +18,7 @@ from strongreplay.methods.table import (
     COLOURS,
     METHOD_ROWS,
     method_label,
-    method_look,
+    style_number,
 )
 from strongreplay.protocol import Batch, Problem, Terms
 
@@ -40,16 +40,16 @@ def test_every_row_is_whole_and_its_class_and_settings_are_found(row: object) ->
     assert found.needs_boundaries == ("boundaries" in found.needs)
 
 
-def test_labels_and_looks_are_different() -> None:
+def test_labels_and_styles_are_different() -> None:
     assert len({row.label for row in METHOD_ROWS.values()}) == len(METHOD_ROWS)
-    assert sorted(row.look or 0 for row in METHOD_ROWS.values()) == list(range(len(METHOD_ROWS)))
+    assert sorted(row.style or 0 for row in METHOD_ROWS.values()) == list(range(len(METHOD_ROWS)))
     assert len(set(COLOURS)) == 8
 
 
 def test_a_users_method_has_a_label_and_a_colour_of_its_own() -> None:
     assert method_label("mine.py:ERACE") == "ERACE"
     assert method_label("derpp") == "DER++"
-    assert method_look("mine.py:ERACE") == method_look("mine.py:ERACE") >= len(METHOD_ROWS)
+    assert style_number("mine.py:ERACE") == style_number("mine.py:ERACE") >= len(METHOD_ROWS)
 
 
 class Plain(Method):

@@ -29,7 +29,8 @@ from strongreplay.data.streams import Stream, accumulate
 from strongreplay.errors import ConfigError
 from strongreplay.memory import Memory
 from strongreplay.methods import check_scenario
-from strongreplay.methods.tamil import AttentiveNet, Sample, TAMiL, TAMiLConfig, difference, nearest
+from strongreplay.methods.samples import TaskSamples
+from strongreplay.methods.tamil import AttentiveNet, TAMiL, TAMiLConfig, difference, nearest
 from strongreplay.nets import Classifier, build_net
 from strongreplay.protocol import Batch, Problem, Task, derive_generator
 from strongreplay.runs.config import resolve
@@ -128,7 +129,7 @@ def test_where_gradients_go(chosen: int) -> None:
         method.net.classifier.body.weight.copy_(torch.eye(4))  # type: ignore[operator]
         method.net.classifier.body.bias.zero_()  # type: ignore[operator]
     past = torch.full((1, 4), (0.1, 0.9)[chosen])
-    method.memory.add(Sample(past, torch.tensor([0]), torch.tensor([0])))
+    method.memory.add(TaskSamples(past, torch.tensor([0]), torch.tensor([0])))
     task = Task(0, (0, 1, 2), None, None)  # type: ignore[arg-type]
     method.end_task(task)
     method.begin_task(task)
@@ -158,11 +159,11 @@ def test_only_samples_of_a_task_feel_its_teachers_gate(stream: Stream) -> None:
     assert torch.equal(changed, tasks == 1)
 
 
-def spy_on_samples(method: TAMiL) -> list[Sample]:
-    drawn: list[Sample] = []
+def spy_on_samples(method: TAMiL) -> list[TaskSamples]:
+    drawn: list[TaskSamples] = []
     sample = method.memory.sample
 
-    def spy(count: int) -> Sample:
+    def spy(count: int) -> TaskSamples:
         drawn.append(sample(count))
         return drawn[-1]
 
@@ -187,7 +188,7 @@ def test_the_student_finds_its_gates_and_the_teacher_is_told_the_stored_tasks(st
     assert terms["replay"].item() == pytest.approx(expected.item(), rel=1e-5)
 
 
-def asked_of(method: TAMiL, sample: Sample) -> Tensor:
+def asked_of(method: TAMiL, sample: TaskSamples) -> Tensor:
     """The averaged net's answers, sample by sample through its own module."""
     net, answers = method.averaged.copy, []
     for image, task in zip(sample.images, sample.tasks.tolist(), strict=True):
@@ -236,7 +237,7 @@ def test_without_gates_contrast_and_penalty_it_is_replay_with_two_weights(make: 
     learn(method, stream, epochs=2)
 
     net, order = make(), derive_generator(0, "order")
-    memory = Memory(Sample, 24, make_problem(stream).generator("memory"))
+    memory = Memory(TaskSamples, 24, make_problem(stream).generator("memory"))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for batch, task in all_batches(stream, order, epochs=2):
         loss = cross_entropy(net(batch.inputs), batch.labels)
@@ -247,7 +248,7 @@ def test_without_gates_contrast_and_penalty_it_is_replay_with_two_weights(make: 
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        memory.add(Sample(batch.images, batch.labels, torch.full_like(batch.labels, task)))
+        memory.add(TaskSamples(batch.images, batch.labels, torch.full_like(batch.labels, task)))
     assert torch.allclose(weights(method.net.classifier), weights(net), atol=1e-6)
     assert torch.equal(method.memory.rows.tasks, memory.rows.tasks)
 
@@ -380,7 +381,7 @@ def test_duplicated_samples_change_no_term(stream: Stream) -> None:
     batch, replayed = first_batch(stream, 1, size=8), method.memory.sample(8)
     method.memory.sample = lambda count: replayed  # type: ignore[method-assign]
     once = method.terms(batch, 1)
-    replayed = Sample(*(torch.cat([column, column]) for column in replayed))
+    replayed = TaskSamples(*(torch.cat([column, column]) for column in replayed))
     parts = (batch.rows, batch.images, batch.inputs, batch.labels)
     twice = method.terms(Batch(*(torch.cat([part, part]) for part in parts)), 1)
     for name, term in once.items():

@@ -8,7 +8,15 @@ from support.tiny_stream import weights
 from torch import Tensor, nn
 
 from strongreplay.nets import build_net
-from strongreplay.nets.lvt import Attention, Dropout, LVTBody, LVTNet, Norm, TransformerBlock, distances
+from strongreplay.nets.lvt import (
+    Dropout,
+    ExternalAttention,
+    LVTBody,
+    LVTNet,
+    Norm,
+    TransformerBlock,
+    distances,
+)
 
 
 def build(shape: tuple[int, ...] = (1, 6, 6), num_classes: int = 6, seed: int = 0, width: int = 4) -> LVTNet:
@@ -22,8 +30,8 @@ def body_of(net: LVTNet) -> LVTBody:
     return net.body
 
 
-def attention_of(net: LVTNet) -> list[Attention]:
-    return [module for module in net.modules() if isinstance(module, Attention)]
+def attention_of(net: LVTNet) -> list[ExternalAttention]:
+    return [module for module in net.modules() if isinstance(module, ExternalAttention)]
 
 
 def weight_of(layer: nn.Module) -> Tensor:
@@ -103,7 +111,7 @@ def test_tables_are_indexed_by_row_and_column_distance() -> None:
 @pytest.mark.parametrize("stride", [1, 2])
 def test_attention_is_the_formula_written_out(stride: int) -> None:
     sides, heads, width = (3, 3), 2, 6
-    layer = Attention(5, 4, sides, heads, width, stride).eval()
+    layer = ExternalAttention(5, 4, sides, heads, width, stride).eval()
     stir(layer)
     rows = draw(2 * 9, 5)
     at = [0, 2, 6, 8] if stride == 2 else list(range(9))
@@ -144,7 +152,7 @@ def test_a_block_adds_attention_unless_it_shrinks_and_then_feed_forward(stride: 
 
 def test_keys_do_not_depend_on_the_input() -> None:
     """Check b: two inputs with equal queries have equal scores, though their values differ."""
-    layer = Attention(5, 4, (2, 2), 2, 4, 1).eval()
+    layer = ExternalAttention(5, 4, (2, 2), 2, 4, 1).eval()
     stir(layer)
     with torch.no_grad():
         weight_of(layer.query[0])[:, :3] = 0
@@ -155,7 +163,7 @@ def test_keys_do_not_depend_on_the_input() -> None:
 
 
 def test_every_head_scores_with_the_queries_of_all() -> None:
-    layer = Attention(5, 4, (2, 2), 2, 4, 1).eval()
+    layer = ExternalAttention(5, 4, (2, 2), 2, 4, 1).eval()
     queries = draw(4, 4).requires_grad_()
     (gradient,) = torch.autograd.grad(layer.scores(queries)[:, 0].sum(), queries)
     assert (gradient != 0).all()

@@ -16,7 +16,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Annotation, Text
 
 from strongreplay import metrics
-from strongreplay.methods.table import METHOD_ROWS, method_look
+from strongreplay.methods.table import METHOD_ROWS, style_number
 from strongreplay.report.ablation import ablation_figure, ablation_groups_figure
 from strongreplay.report.bars import forgetting_figure
 from strongreplay.report.curves import accuracy_curves, curves_figure
@@ -34,7 +34,7 @@ from strongreplay.storage.records import RunRecord
 
 NET = {"name": "mlp", "width": None}
 WHOLE = list(ABLATIONS)[-1]
-ORDER = sorted(METHOD_ROWS, key=method_look)
+ORDER = sorted(METHOD_ROWS, key=style_number)
 
 
 def make(

@@ -146,6 +146,10 @@ def make_cnn(seed: int = 0) -> Classifier:
     return build_net("cnn", (1, 6, 6), NUM_CLASSES, derive_generator(seed, "net"), width=8)
 
 
+def make_resnet(seed: int = 0) -> Classifier:
+    return build_net("resnet18", (1, 6, 6), NUM_CLASSES, derive_generator(seed, "net"), width=4)
+
+
 def first_norm(net: nn.Module) -> Any:
     return next(module for module in net.modules() if isinstance(module, nn.BatchNorm2d))
 

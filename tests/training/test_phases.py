@@ -42,6 +42,16 @@ IN_PHASES: dict[str, dict[str, Any]] = {
     "hal": {"method.finetune_steps": 3, "method.anchor_steps": 4},
     "gd": {"method.head_epochs": 2, "data.auxiliary": "digits", "data.tasks": 3},
     "co2l": {"method.probe_epochs": 3, "method.probe_batch_size": 64},
+    "dernet": {"method.warmup_epochs": 2, "method.head_epochs": 3, "data.tasks": 3},
+    "foster": {"method.compress_epochs": 3, "data.tasks": 3},
+    "dmc": {
+        "method.student_epochs": 3,
+        "method.auxiliary_size": 100,
+        "data.auxiliary": "digits",
+        "data.tasks": 3,
+    },
+    "dri": {"method.generator": "gan", "method.gan_steps": 5, "data.tasks": 3},
+    "abd": {"method.generator_steps": 5},
 }
 
 
@@ -72,7 +82,7 @@ class Phases(Listener):
 
 
 def config_for(method: str) -> RunConfig:
-    memory = {} if method == "lwf" else {"method.memory_size": 30}
+    memory = {} if method in ("lwf", "dmc", "abd") else {"method.memory_size": 30}
     return resolve("split-digits", method, settings=SMALL | memory | IN_PHASES[method])
 
 

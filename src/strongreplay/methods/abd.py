@@ -3,9 +3,10 @@
 Paper: Smith et al., "Always Be Dreaming: A New Approach for Data-Free Class-Incremental Learning", 2021,
 https://arxiv.org/abs/2106.09701
 No data is kept. When a task ends, a small generator is trained to invert the classifier: its images get
-confident and varied answers, and the statistics of the batch-norm layers. In the next task new classes
-compete only with each other; real and generated images together train the head alone; and features stay
-where the old head sees a difference. So the net cannot tell old from new by telling generated from real.
+confident and varied predictions, and match the running statistics of the batch-norm layers. In the next
+task, real images train the net on the new classes alone; real and generated images together train only the
+head; and features of both stay close to the old ones in the directions that the old head uses. So features
+do not learn to separate old from new classes by whether an image is generated or real.
 Differences from the reference (the authors' code): the head is trained on features of the same forward pass,
 so batch-norm statistics change once a step; weights are those of a sample's class for any number of classes;
 the generator has no biases in front of batch norm. A net without batch norm is inverted without their term.
@@ -26,7 +27,6 @@ from strongreplay.errors import ConfigError
 from strongreplay.methods.abd_parts import ImageGenerator, balance, recorded_statistics, roughness
 from strongreplay.methods.base import (
     MAIN,
-    Method,
     MethodConfig,
     OldNet,
     Phase,
@@ -35,8 +35,9 @@ from strongreplay.methods.base import (
     descend,
     evaluation_mode,
 )
-from strongreplay.methods.distillation import only
-from strongreplay.nets import Classifier, seeded_init, with_features
+from strongreplay.methods.distillation import only, register_masks, seen_classes
+from strongreplay.methods.image_generators import GeneratesImages
+from strongreplay.nets import Classifier, with_features
 from strongreplay.protocol import Batch, Task, Terms
 
 
@@ -52,14 +53,13 @@ class ABDConfig(MethodConfig):
     smoothness: float = Field(1e-3, ge=0, description="weight of the distance to blurred images")
 
 
-class ABD(Method):
+class ABD(GeneratesImages):
     net: Classifier
     old: Tensor
     only_old: Tensor
     only_new: Tensor
     only_seen: Tensor
     class_weights: Tensor
-    shape: Tensor
     generator: ImageGenerator
 
     def __init__(self, net: nn.Module, problem: Problem, config: ABDConfig | None = None) -> None:
@@ -69,23 +69,16 @@ class ABD(Method):
         self.draws = SavedGenerator(problem.generator("dreams"))
         self.adam: Optimizer | None = None  # of the generator, in this task
         self.adam_state: dict[str, Any] | None = None  # at the end of the last one
-        none = torch.zeros(problem.num_classes, dtype=torch.bool)
-        self.register_buffer("old", none)  # (C,) classes of finished tasks
-        # (C,) masks, added to logits; before the first task no class is masked
-        self.register_buffer("only_old", only(none))
-        self.register_buffer("only_new", only(~none))
-        self.register_buffer("only_seen", only(~none))
+        register_masks(self, problem.num_classes, "only_old", "only_new", "only_seen")
         self.register_buffer("class_weights", torch.ones(problem.num_classes))
-        self.register_buffer("shape", torch.zeros(3, dtype=torch.int64))  # of an image; 0 before the first
+        self.register_shape()
 
     def begin_task(self, task: Task) -> Task:
         images = task.train.inputs
         if images.dim() != 4 or min(images.shape[2:]) < 3:
             raise ConfigError(f"abd needs images (N, C, H, W) of at least 3 x 3, got {tuple(images.shape)}")
-        if not self.shape.any():
-            self.make_generator(tuple(images.shape[1:]))
-        seen = self.old.clone()
-        seen[list(task.classes)] = True
+        self.ensure_generator(images.shape[1:])
+        seen = seen_classes(self.old, task)
         self.only_seen.copy_(only(seen))
         self.only_new.copy_(only(seen & ~self.old))
         if self.old.any():
@@ -95,9 +88,7 @@ class ABD(Method):
 
     def make_generator(self, shape: tuple[int, ...]) -> None:
         config = self.config
-        self.shape.copy_(torch.tensor(shape))
-        with seeded_init(self.draws.generator):
-            made = ImageGenerator(shape, config.code_size, config.generator_width)
+        made = ImageGenerator(shape, config.code_size, config.generator_width)
         self.generator = made.to(self.class_weights.device, self.class_weights.dtype)
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
@@ -131,8 +122,7 @@ class ABD(Method):
         return (self.class_weights[labels] * cross_entropy(logits, labels, reduction="none")).mean()
 
     def noise(self, count: int) -> Tensor:
-        drawn = torch.randn(count, self.config.code_size, generator=self.draws.generator)
-        return drawn.to(self.class_weights)
+        return self.draw_codes(count, self.config.code_size).to(self.class_weights)
 
     def phases(self, task: Task) -> list[Phase]:
         """After each task but the last, the generator is trained."""
@@ -177,13 +167,6 @@ class ABD(Method):
 
     def set_extra_state(self, state: dict[str, Any] | None) -> None:
         self.adam_state = state
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # Submodules are loaded after this call, so the generator must exist if the state has one.
-        shape = state_dict.get(prefix + "shape")
-        if shape is not None and shape.any() and not self.shape.any():
-            self.make_generator(tuple(shape.tolist()))
-        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 def weigh(old: Tensor, seen: Tensor) -> Tensor:

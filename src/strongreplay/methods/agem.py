@@ -5,8 +5,6 @@ Reference: mammoth, tag neurips2020. When a task ends, an equal share of its sam
 stored. A step removes from its gradient the component that would raise the loss on a replayed batch.
 """
 
-from typing import NamedTuple
-
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -19,17 +17,13 @@ from strongreplay.methods.base import (
     Problem,
     ReplayConfig,
     descend,
+    draw_share,
     replay_count,
     share_of_memory,
 )
 from strongreplay.methods.gradients import descend_along, flat_gradient, trainable
+from strongreplay.methods.samples import LabelledSamples
 from strongreplay.protocol import Batch, Task, Terms
-from strongreplay.sampling import draw_distinct
-
-
-class Sample(NamedTuple):
-    images: Tensor
-    labels: Tensor
 
 
 class AGEMConfig(ReplayConfig):
@@ -52,7 +46,7 @@ class AGEM(Method):
         self.weights = trainable(net)
         self.net, self.config, self.view = net, config or AGEMConfig(), problem.train_view
         self.share = share_of_memory("agem", self.config.memory_size, problem)
-        self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+        self.memory = Memory(LabelledSamples, self.config.memory_size, problem.generator("memory"))
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
         current = cross_entropy(self.net(batch.inputs), batch.labels)
@@ -66,7 +60,5 @@ class AGEM(Method):
         return {"current": current.detach(), "replay": replay.detach()}
 
     def end_task(self, task: Task) -> None:
-        rows = draw_distinct(len(task.train), self.share, self.memory.generator)
-        chosen = task.train.take(rows).to(next(self.net.parameters()).device)
-        self.memory.make_room(len(chosen))
-        self.memory.append(Sample(chosen.inputs, chosen.labels), chosen.ids)
+        chosen = draw_share(self.memory, task.train, self.share, self.weights[0].device)
+        self.memory.append(LabelledSamples(chosen.inputs, chosen.labels), chosen.ids)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,8 +14,10 @@ from torch.nn.functional import mse_loss
 from torch.optim import Optimizer
 
 from strongreplay.errors import ConfigError
+from strongreplay.memory import Memory
 from strongreplay.nets import Classifier
 from strongreplay.protocol import Batch, Problem, Split, Task, Terms, View
+from strongreplay.sampling import draw_distinct
 
 Step = Callable[[Batch, Optimizer], Terms]
 MAIN = "main"  # the phase whose loss terms a record keeps
@@ -89,6 +91,7 @@ class Method(nn.Module):
     """A way to learn a stream. It is an nn.Module, so all its state is saved, loaded and moved together."""
 
     net: nn.Module
+    resized_buffers: ClassVar[tuple[str, ...]] = ()  # buffers whose shapes change in training
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
         """One training step; returns the detached terms of its loss."""
@@ -131,6 +134,13 @@ class Method(nn.Module):
     def stream_batch_size(self, batch_size: int) -> int:
         """How many samples of a batch come from the stream; a method may fill the rest from its memory."""
         return batch_size
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        device = next(self.parameters()).device if self.resized_buffers else None
+        for name in self.resized_buffers:  # allocate them in the shapes of the state; nothing, if it has none
+            saved = state_dict.get(prefix + name)
+            setattr(self, name, None if saved is None else torch.empty_like(saved, device=device))
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 class SavedGenerator(nn.Module):
@@ -247,14 +257,6 @@ def squared_distance(logits: Tensor, target: Tensor, ragged: bool, summed: bool 
     return (sums if summed else sums / known.sum(1)).mean()
 
 
-def allocate_buffers(module: nn.Module, state_dict: dict[str, Any], prefix: str, *names: str) -> None:
-    """Allocate buffers that are created during training in the shapes of the state, before it is loaded."""
-    device = next(module.parameters()).device
-    for name in names:
-        saved = state_dict.get(prefix + name)
-        setattr(module, name, None if saved is None else torch.empty_like(saved, device=device))
-
-
 def replay_count(config: ReplayConfig, batch: Batch) -> int:
     return len(batch) if config.replay_size is None else config.replay_size
 
@@ -267,6 +269,13 @@ def share_of_memory(method: str, memory_size: int, problem: Problem) -> int:
             f"got {memory_size}"
         )
     return memory_size // problem.num_tasks
+
+
+def draw_share(memory: Memory[Any], train: Split, share: int, device: torch.device) -> Split:
+    """At most `share` random samples of a task, for which the memory makes room."""
+    chosen = train.take(draw_distinct(len(train), share, memory.generator)).to(device)
+    memory.make_room(len(chosen))
+    return chosen
 
 
 def check_one_a_class(method: str, memory_size: int, problem: Problem) -> None:
@@ -287,9 +296,9 @@ __all__ = [
     "Problem",
     "ReplayConfig",
     "SavedGenerator",
-    "allocate_buffers",
     "check_one_a_class",
     "descend",
+    "draw_share",
     "eval_logits",
     "evaluation_mode",
     "predict_all",

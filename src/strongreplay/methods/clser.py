@@ -9,7 +9,7 @@ The averaged nets get their batch-norm statistics from the replayed batches only
 copies those of the working net instead, which makes it a different method.
 """
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -20,12 +20,8 @@ from torch.optim import Optimizer
 from strongreplay.memory import Memory
 from strongreplay.methods.averaged import AveragedNet, Statistics
 from strongreplay.methods.base import Method, Problem, ReplayConfig, descend, replay_count
+from strongreplay.methods.samples import LabelledSamples
 from strongreplay.protocol import Batch, Terms
-
-
-class Sample(NamedTuple):
-    images: Tensor
-    labels: Tensor
 
 
 class CLSERConfig(ReplayConfig):
@@ -47,7 +43,7 @@ class CLSER(Method):
     def __init__(self, net: nn.Module, problem: Problem, config: CLSERConfig | None = None) -> None:
         super().__init__()
         self.net, self.config, self.view = net, config or CLSERConfig(), problem.train_view
-        self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+        self.memory = Memory(LabelledSamples, self.config.memory_size, problem.generator("memory"))
         config, draws = self.config, problem.generator
         self.plastic = AveragedNet(
             net, config.plastic_rate, config.plastic_decay, draws("plastic updates"), config.statistics
@@ -58,7 +54,7 @@ class CLSER(Method):
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
         terms = descend(optimizer, self.terms(batch))
-        self.memory.add(Sample(batch.images, batch.labels), batch.ids)
+        self.memory.add(LabelledSamples(batch.images, batch.labels), batch.ids)
         self.plastic.follow()
         self.stable.follow()
         return terms

@@ -42,17 +42,13 @@ from strongreplay.methods.base import (
     predict_all,
     unchanged,
 )
+from strongreplay.methods.samples import LabelledSamples
 from strongreplay.nets import Classifier, seeded_init, with_features
 from strongreplay.protocol import Batch, Split, Task, Terms, View
 
 BASE_TEMPERATURE = 0.07
 NUM_PROJECTED = 128
 MASKED = -1e30  # instead of -inf, so that 0 * log-probability is 0, not NaN
-
-
-class Exemplar(NamedTuple):
-    images: Tensor
-    labels: Tensor
 
 
 class Co2LConfig(MethodConfig):
@@ -115,7 +111,7 @@ class Co2L(Method):
         self.config, self.plain_view = config or Co2LConfig(), problem.test_view
         self.net = Projector(with_features(net, "co2l", problem.num_classes), problem.generator("projection"))
         self.teacher = Teacher(self.net, self.config.teacher_bn)
-        self.memory = Memory(Exemplar, self.config.memory_size, problem.generator("memory"))
+        self.memory = Memory(LabelledSamples, self.config.memory_size, problem.generator("memory"))
         # The probe has its own generator, so that it does not influence the encoder.
         self.views, self.probing = (
             SavedGenerator(problem.generator("contrast")),
@@ -205,7 +201,7 @@ class Co2L(Method):
         rows = choose(labels, new, memory.capacity - len(memory), memory.generator)
         if len(rows):
             split = task.train.take(rows).to(self.current.device)
-            memory.append(Exemplar(split.inputs, split.labels), split.ids)
+            memory.append(LabelledSamples(split.inputs, split.labels), split.ids)
 
     def predict(self, inputs: Tensor) -> Tensor:
         logits: Tensor = self.net.classifier(inputs)

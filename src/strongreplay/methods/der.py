@@ -26,7 +26,7 @@ from strongreplay.methods.base import (
 from strongreplay.protocol import Batch, Terms
 
 
-class Sample(NamedTuple):
+class DERSamples(NamedTuple):
     images: Tensor
     logits: Tensor  # (M, C), the net's output when the sample was stored
 
@@ -39,7 +39,7 @@ class DER(Method):
     def __init__(self, net: nn.Module, problem: Problem, config: DERConfig | None = None) -> None:
         super().__init__()
         self.net, self.config, self.view = net, config or DERConfig(), problem.train_view
-        self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+        self.memory = Memory(DERSamples, self.config.memory_size, problem.generator("memory"))
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
         logits = self.net(batch.inputs)
@@ -51,7 +51,7 @@ class DER(Method):
             distance = squared_distance(replayed_logits, replayed.logits, self.memory.ragged)
             terms["backward"] = self.config.alpha * distance
         terms = descend(optimizer, terms)
-        self.memory.add(Sample(batch.images, logits.detach()), batch.ids)
+        self.memory.add(DERSamples(batch.images, logits.detach()), batch.ids)
         return terms
 
     def grow(self, num_classes: int, generator: torch.Generator) -> None:

@@ -4,8 +4,8 @@ Paper: Yan, Xie and He, "DER: Dynamically Expandable Representation for Class In
 https://arxiv.org/abs/2103.16788
 Each task adds a feature extractor, a copy of the last one; the earlier ones are frozen. A linear classifier
 without bias takes all features together. From the second task on, an auxiliary head on the new extractor
-tells the new classes from each other and from all old ones together. Then the classifier alone is trained
-anew on equally many samples of each class. Exemplars are herded and learnt with the next task.
+separates the new classes from each other and from all old ones together. Then the classifier alone is
+trained anew on equally many samples of each class. Exemplars are herded and learnt with the next task.
 Differences from the reference (the authors' code, its variant without masks): after the warm-up the optimiser
 starts anew, with the heads. The classifier has a row for every class from the start; the loss covers those of
 seen classes. The masks that prune channels were never released and are left out.
@@ -28,13 +28,13 @@ from strongreplay.methods.base import (
     Phase,
     Problem,
     SavedGenerator,
-    allocate_buffers,
     check_one_a_class,
     descend,
     evaluation_mode,
 )
-from strongreplay.methods.exemplars import Exemplar, herd_exemplars, join_exemplars, unit_features
-from strongreplay.methods.expansion import FrozenNets, add_missing, notice_of_size, start_anew
+from strongreplay.methods.exemplars import herd_exemplars, join_exemplars, unit_features
+from strongreplay.methods.expansion import FrozenNets, add_missing, notice_of_size, reset_weight
+from strongreplay.methods.samples import LabelledSamples
 from strongreplay.nets import Classifier, with_features
 from strongreplay.protocol import Batch, Split, Task, Terms
 from strongreplay.sampling import balanced_rows
@@ -77,6 +77,7 @@ class ExpandingNet(nn.Module):
 
 
 class DERNet(Method):
+    resized_buffers = ("subset",)
     net: ExpandingNet
     seen: Tensor
     place: Tensor
@@ -89,7 +90,7 @@ class DERNet(Method):
         check_one_a_class("dernet", self.config.memory_size, problem)
         self.net = ExpandingNet(with_features(net, "dernet", problem.num_classes))
         self.frozen, self.num_tasks = FrozenNets(self.net.live), problem.num_tasks
-        self.memory = Memory(Exemplar, self.config.memory_size, problem.generator("memory"))
+        self.memory = Memory(LabelledSamples, self.config.memory_size, problem.generator("memory"))
         self.draws = SavedGenerator(problem.generator("heads"))
         # (C,) classes of the tasks so far; all before the first one
         self.register_buffer("seen", torch.ones(problem.num_classes, dtype=torch.bool))
@@ -142,8 +143,8 @@ class DERNet(Method):
         features = torch.cat([*self.frozen.each_features(batch.inputs), newest], 1)
         terms = {"current": self.loss(features, batch.labels)}
         if len(self.frozen.nets) and self.config.auxiliary:
-            told = cross_entropy(newest @ self.net.auxiliary.t(), self.place[batch.labels])
-            terms["auxiliary"] = self.config.auxiliary * told
+            loss = cross_entropy(newest @ self.net.auxiliary.t(), self.place[batch.labels])
+            terms["auxiliary"] = self.config.auxiliary * loss
         return descend(optimizer, terms)
 
     def loss(self, features: Tensor, labels: Tensor, temperature: float = 1.0) -> Tensor:
@@ -153,11 +154,11 @@ class DERNet(Method):
 
     def reset_heads(self) -> None:
         for weight in (self.net.weight, self.net.auxiliary):
-            start_anew(weight, self.draws.generator)
+            reset_weight(weight, self.draws.generator)
 
     def begin_classifier(self, train: Split) -> None:
         self.subset = balanced_rows(train.labels.cpu(), self.draws.generator).to(self.subset.device)
-        start_anew(self.net.weight, self.draws.generator)
+        reset_weight(self.net.weight, self.draws.generator)
 
     def balanced(self, train: Split) -> Split:
         return train.take(self.subset.to(train.labels.device))
@@ -178,10 +179,6 @@ class DERNet(Method):
 
     def predict(self, inputs: Tensor) -> Tensor:
         return self.all_features(inputs) @ self.net.weight.t()
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        allocate_buffers(self, state_dict, prefix, "subset")
-        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 def auxiliary_labels(num_classes: int, new: list[int]) -> Tensor:

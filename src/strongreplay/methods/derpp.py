@@ -6,11 +6,9 @@ Reference: mammoth, tag neurips2020. A step draws from memory twice, so it has t
 alpha is the weight of logits and beta that of labels; in SER beta is the weight of forward consistency.
 """
 
-from typing import NamedTuple
-
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
@@ -22,13 +20,8 @@ from strongreplay.methods.base import (
     replay_count,
     squared_distance,
 )
+from strongreplay.methods.samples import LogitSamples
 from strongreplay.protocol import Batch, Terms
-
-
-class Sample(NamedTuple):
-    images: Tensor
-    labels: Tensor
-    logits: Tensor  # (M, C), the net's output when the sample was stored
 
 
 class DERPPConfig(AveragingConfig):
@@ -40,7 +33,7 @@ class DERPP(Averaging):
     def __init__(self, net: nn.Module, problem: Problem, config: DERPPConfig | None = None) -> None:
         super().__init__()
         self.net, self.config, self.view = net, config or DERPPConfig(), problem.train_view
-        self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+        self.memory = Memory(LogitSamples, self.config.memory_size, problem.generator("memory"))
         self.average(self.config.average, problem.generator("average"))
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
@@ -58,7 +51,7 @@ class DERPP(Averaging):
             terms["replay"] = self.config.beta * cross_entropy(replayed_logits, replayed.labels)
         terms = descend(optimizer, terms)
         self.follow()
-        self.memory.add(Sample(batch.images, batch.labels, logits.detach()), batch.ids)
+        self.memory.add(LogitSamples(batch.images, batch.labels, logits.detach()), batch.ids)
         return terms
 
     def grow(self, num_classes: int, generator: torch.Generator) -> None:

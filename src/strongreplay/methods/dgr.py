@@ -9,7 +9,7 @@ GAN. It learns images as stored, in [0, 1]; generated images pass through the st
 one optimiser, which is that of the run: with Adam it acts as two.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -21,7 +21,6 @@ from strongreplay.data.views import scale
 from strongreplay.errors import ConfigError
 from strongreplay.methods.base import (
     MAIN,
-    Method,
     MethodConfig,
     OldNet,
     Phase,
@@ -29,9 +28,9 @@ from strongreplay.methods.base import (
     SavedGenerator,
     descend,
 )
-from strongreplay.methods.distillation import distill, only, soften
+from strongreplay.methods.distillation import distill, only, register_masks, seen_classes, soften
 from strongreplay.methods.expansion import add_missing
-from strongreplay.nets import seeded_init
+from strongreplay.methods.image_generators import GeneratesImages
 from strongreplay.protocol import Batch, Task, Terms
 
 TEMPERATURE = 2.0
@@ -76,12 +75,11 @@ class VAE(nn.Module):
         return pixels.view(-1, *self.shape)
 
 
-class DGR(Method):
+class DGR(GeneratesImages):
     only_old: Tensor
     only_seen: Tensor
     share: Tensor
     old: Tensor
-    shape: Tensor
     generator: VAE
     old_generator: OldNet
 
@@ -90,30 +88,20 @@ class DGR(Method):
         self.net, self.config, self.view = net, config or DGRConfig(), problem.train_view
         self.old_net = OldNet(net)
         self.draws = SavedGenerator(problem.generator("generated"))
-        none = torch.zeros(problem.num_classes, dtype=torch.bool)
-        self.register_buffer("old", none)  # (C,) classes of finished tasks
-        # (C,) masks, added to logits; before the first task no class is masked
-        self.register_buffer("only_old", only(none))
-        self.register_buffer("only_seen", only(~none))
+        register_masks(self, problem.num_classes, "only_old", "only_seen")
         self.register_buffer("share", torch.ones(()))  # weight of the task's own samples
-        self.register_buffer("shape", torch.zeros(3, dtype=torch.int64))  # of an image; 0 before the first
+        self.register_shape()
 
     def begin_task(self, task: Task) -> Task:
         images = task.train.inputs
         if images.dim() != 4:
             raise ConfigError(f"dgr generates images (N, C, H, W), got {tuple(images.shape)}")
-        if not self.shape.any():
-            self.make_generator(tuple(images.shape[1:]))
-        seen = self.old.clone()
-        seen[list(task.classes)] = True
-        self.only_seen.copy_(only(seen))
+        self.ensure_generator(images.shape[1:])
+        self.only_seen.copy_(only(seen_classes(self.old, task)))
         return task
 
     def make_generator(self, shape: tuple[int, ...]) -> None:
-        self.shape.copy_(torch.tensor(shape))
-        with seeded_init(self.draws.generator):
-            made = VAE(shape, self.config.hidden_size, self.config.code_size)
-        self.generator = made.to(self.shape.device)
+        self.generator = VAE(shape, self.config.hidden_size, self.config.code_size).to(self.shape.device)
         self.old_generator = OldNet(self.generator)
 
     def phases(self, task: Task) -> list[Phase]:
@@ -122,7 +110,7 @@ class DGR(Method):
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
         if not hasattr(self, "generator"):  # a step without a task
-            self.make_generator(tuple(batch.images.shape[1:]))
+            self.ensure_generator(batch.images.shape[1:])
         add_missing(optimizer, self.generator)
         real = cross_entropy(self.net(batch.inputs) + self.only_seen, batch.labels)
         terms = {"current": real, "generator": self.generator_loss(scale(batch.images))}
@@ -137,8 +125,7 @@ class DGR(Method):
         return self.generator.loss(images, self.noise(len(images)))
 
     def noise(self, count: int) -> Tensor:
-        drawn = torch.randn(count, self.config.code_size, generator=self.draws.generator)
-        return drawn.to(self.share.device)
+        return self.draw_codes(count, self.config.code_size)
 
     def generate(self, count: int) -> Tensor:
         """Images of earlier tasks, in [0, 1]."""
@@ -162,14 +149,7 @@ class DGR(Method):
         self.old_net.take()
         self.old_generator.take()
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # Submodules are loaded after this call, so the generator must exist if the state has one.
-        shape = state_dict.get(prefix + "shape")
-        if shape is not None and shape.any() and not hasattr(self, "generator"):
-            self.make_generator(tuple(shape.tolist()))
-        super()._load_from_state_dict(state_dict, prefix, *args)
-
 
 def divergence(mean: Tensor, logvar: Tensor) -> Tensor:
-    """Of normal distributions from the standard one, by dimension."""
+    """KL divergence of N(mean, exp(logvar)) from N(0, 1), for each dimension."""
     return (mean.square() + logvar.exp() - 1 - logvar) / 2

@@ -1,8 +1,10 @@
 """Distillation of softened outputs within some columns of a head."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import log_softmax
+
+from strongreplay.protocol import Task
 
 LOWEST = torch.finfo(torch.float32).min / 2
 
@@ -13,6 +15,24 @@ def only(columns: Tensor) -> Tensor:
     It is finite, so that 0 * log-probability is 0, not NaN. Adding it takes half the time of a masked fill.
     """
     return torch.zeros_like(columns, dtype=torch.float32).masked_fill_(~columns, LOWEST)
+
+
+def register_masks(method: nn.Module, num_classes: int, *names: str) -> None:
+    """Buffers: `old`, (C,) classes of finished tasks, and the named masks, (C,) each, to add to logits.
+
+    Before the first task no class is old, and the other masks leave every class in.
+    """
+    none = torch.zeros(num_classes, dtype=torch.bool)
+    method.register_buffer("old", none)
+    for name in names:
+        method.register_buffer(name, only(none if name == "only_old" else ~none))
+
+
+def seen_classes(old: Tensor, task: Task) -> Tensor:
+    """(C,) the classes of finished tasks and those of this task."""
+    seen = old.clone()
+    seen[list(task.classes)] = True
+    return seen
 
 
 def soften(logits: Tensor, mask: Tensor, temperature: float) -> Tensor:

@@ -11,7 +11,7 @@ By our reading, heads of fresh nets start at zero, so that the numbers of classe
 """
 
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -28,11 +28,10 @@ from strongreplay.methods.base import (
     Phase,
     Problem,
     SavedGenerator,
-    allocate_buffers,
     descend,
 )
 from strongreplay.methods.distillation import only
-from strongreplay.methods.expansion import draw_anew
+from strongreplay.methods.expansion import reset_module
 from strongreplay.nets import Classifier, with_features
 from strongreplay.protocol import Batch, Split, Task, Terms
 from strongreplay.sampling import draw_distinct
@@ -49,6 +48,7 @@ class DMCConfig(MethodConfig):
 
 
 class DMC(Method):
+    resized_buffers = ("chosen",)
     net: Classifier
     old: Tensor
     new: Tensor
@@ -92,7 +92,7 @@ class DMC(Method):
 
     def start_fresh(self) -> None:
         """Fresh weights, whatever the net was; the head starts at zero, so classes are alike."""
-        draw_anew(self.net, self.draws.generator)
+        reset_module(self.net, self.draws.generator)
         for parameter in self.net.head.parameters():
             nn.init.zeros_(parameter)
 
@@ -120,10 +120,6 @@ class DMC(Method):
     def end_task(self, task: Task) -> None:
         self.old[list(task.classes)] = True
         self.old_net.copy = self.specialist.copy = None  # the student alone is kept
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        allocate_buffers(self, state_dict, prefix, "chosen")
-        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 def centred(logits: Tensor, among: Tensor) -> Tensor:

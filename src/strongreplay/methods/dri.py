@@ -12,7 +12,7 @@ task begins (`generator="gan"`; the paper trains one); all weights.
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -25,7 +25,6 @@ from strongreplay.errors import ConfigError
 from strongreplay.memory import Memory
 from strongreplay.methods.base import (
     MAIN,
-    Method,
     OldNet,
     Phase,
     Problem,
@@ -38,16 +37,12 @@ from strongreplay.methods.base import (
 )
 from strongreplay.methods.dri_parts import CODE_SIZE, ClassGAN, multi_similarity
 from strongreplay.methods.exemplars import herd_exemplars, unit_features
-from strongreplay.nets import Classifier, seeded_init, with_features
+from strongreplay.methods.image_generators import GeneratesImages
+from strongreplay.methods.samples import LogitSamples
+from strongreplay.nets import Classifier, with_features
 from strongreplay.protocol import Batch, Split, Task, Terms
 
 GAN_STEPS, GAN_BATCH = 1000, 64
-
-
-class Sample(NamedTuple):
-    images: Tensor
-    labels: Tensor
-    logits: Tensor  # (M, C) as the net answered when the sample's task ended
 
 
 class DRIConfig(ReplayConfig):
@@ -64,10 +59,9 @@ class DRIConfig(ReplayConfig):
     )
 
 
-class DRI(Method):
+class DRI(GeneratesImages):
     net: Classifier
     seen: Tensor
-    shape: Tensor
     gan: ClassGAN
 
     def __init__(self, net: nn.Module, problem: Problem, config: DRIConfig | None = None) -> None:
@@ -77,11 +71,12 @@ class DRI(Method):
         self.view, self.plain_view = problem.train_view, problem.test_view
         self.net = with_features(net, "dri", problem.num_classes)
         self.old_net = OldNet(self.net)
-        self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+        # Logits: as the net answered when the sample's task ended
+        self.memory = Memory(LogitSamples, self.config.memory_size, problem.generator("memory"))
         self.counts: list[int] = []  # stored samples of each class, in the memory's order
         self.draws = SavedGenerator(problem.generator("imagination"))
         self.register_buffer("seen", torch.zeros(problem.num_classes, dtype=torch.bool))
-        self.register_buffer("shape", torch.zeros(3, dtype=torch.int64))  # of an image; 0: there is no gan
+        self.register_shape()
 
     @property
     def imagines(self) -> bool:
@@ -98,16 +93,14 @@ class DRI(Method):
                 raise ConfigError(
                     f"dri's gan makes images (N, C, H, W), got {images.dtype} {[*images.shape]}"
                 )
-            self.make_gan(tuple(images.shape[1:]))
+            self.ensure_generator(images.shape[1:])
         return task
 
-    def make_gan(self, shape: tuple[int, ...]) -> None:
-        self.shape.copy_(torch.tensor(shape))
-        with seeded_init(self.draws.generator):
-            self.gan = ClassGAN(shape, len(self.seen)).to(self.seen.device)
+    def make_generator(self, shape: tuple[int, ...]) -> None:
+        self.gan = ClassGAN(shape, len(self.seen)).to(self.seen.device)
 
     def phases(self, task: Task) -> list[Phase]:
-        """With a gan it is trained first, on the memory that the last task left."""
+        """A GAN, if there is one, is trained first, on the memory after the last task."""
         found = [Phase(MAIN, None, self.observe)]
         if self.has_gan and self.counts:
             phase = Phase.of_steps("gan", lambda: self.config.gan_steps or GAN_STEPS, self.train_gan)
@@ -116,13 +109,13 @@ class DRI(Method):
         return found
 
     def train_gan(self, batch: Batch, optimizer: Optimizer) -> Terms:
-        """A step of the gan on stored images; the batch is empty."""
+        """A step of the GAN on stored images; the batch is empty."""
         (rows,) = self.draw(GAN_BATCH, 1)
         images, labels, _ = self.memory.take(rows)
         return descend(optimizer, self.gan.losses(scale(images), labels, self.codes(GAN_BATCH)))
 
     def codes(self, count: int) -> Tensor:
-        return torch.randn(count, CODE_SIZE, generator=self.draws.generator).to(self.seen.device)
+        return self.draw_codes(count, CODE_SIZE)
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
         config = self.config
@@ -165,9 +158,9 @@ class DRI(Method):
     def end_task(self, task: Task) -> None:
         self.seen[list(task.classes)] = True
 
-        def sample(chosen: Split) -> Sample:
+        def sample(chosen: Split) -> LogitSamples:
             logits = predict_all(self.net, chosen.inputs, self.plain_view)
-            return Sample(chosen.inputs, chosen.labels, logits)
+            return LogitSamples(chosen.inputs, chosen.labels, logits)
 
         features = unit_features(self.net, self.plain_view, self.net.features)
         herd_exemplars(self.memory, task, int(self.seen.sum()), features, self.seen.device, sample)
@@ -181,14 +174,7 @@ class DRI(Method):
     def set_extra_state(self, state: dict[str, Any]) -> None:
         self.counts = state["counts"]
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        # Submodules are loaded after this call, so the gan must exist if the state has one.
-        shape = state_dict.get(prefix + "shape")
-        if shape is not None and shape.any() and not self.shape.any():
-            self.make_gan(tuple(shape.tolist()))
-        super()._load_from_state_dict(state_dict, prefix, *args)
-
 
 def divergence(old: Tensor, now: Tensor) -> Tensor:
-    """Of the present answers from the old ones, mean over samples."""
+    """KL divergence of the new predictions from the old ones, mean over samples."""
     return kl_div(log_softmax(now, 1), log_softmax(old, 1), reduction="batchmean", log_target=True)

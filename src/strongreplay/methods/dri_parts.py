@@ -11,7 +11,7 @@ CODE_SIZE, HIDDEN_SIZE = 64, 256
 
 
 class ClassGAN(nn.Module):
-    """A generative adversarial net of images in [0, 1], told the class; plain layers."""
+    """A class-conditional GAN with linear layers; images in [0, 1]."""
 
     def __init__(self, shape: tuple[int, ...], num_classes: int) -> None:
         super().__init__()
@@ -21,21 +21,21 @@ class ClassGAN(nn.Module):
 
     def forward(self, codes: Tensor, labels: Tensor) -> Tensor:
         """Images of the classes."""
-        pixels: Tensor = self.generator(self.told(codes, labels)).sigmoid()
+        pixels: Tensor = self.generator(self.with_labels(codes, labels)).sigmoid()
         return pixels.view(-1, *self.shape)
 
     def losses(self, images: Tensor, labels: Tensor, codes: Tensor) -> Terms:
-        """The critic tells images from generated ones; the generator's loss does not reach the critic."""
+        """The critic separates real from generated images; the generator's loss does not train it."""
         made = self(codes, labels)
-        real, false = (self.critic(self.told(each, labels)) for each in (images, made.detach()))
+        real, fake = (self.critic(self.with_labels(each, labels)) for each in (images, made.detach()))
         fixed = {name: weight.detach() for name, weight in self.critic.named_parameters()}
-        taken = functional_call(self.critic, fixed, (self.told(made, labels),))
+        taken = functional_call(self.critic, fixed, (self.with_labels(made, labels),))
         return {
-            "critic": softplus(-real).mean() + softplus(false).mean(),
+            "critic": softplus(-real).mean() + softplus(fake).mean(),
             "generator": softplus(-taken).mean(),
         }
 
-    def told(self, values: Tensor, labels: Tensor) -> Tensor:
+    def with_labels(self, values: Tensor, labels: Tensor) -> Tensor:
         return torch.cat([values.flatten(1), one_hot(labels, self.num_classes).to(values)], 1)
 
 

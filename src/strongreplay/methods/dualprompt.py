@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 
 from strongreplay.errors import ConfigError
 from strongreplay.methods.base import Method, MethodConfig, Problem, SavedGenerator, descend
-from strongreplay.methods.expansion import add_missing
+from strongreplay.methods.expansion import add_missing, count_children
 from strongreplay.methods.prompts import PromptedNet, TaskColumns, cosines, draw, nearest, vote
 from strongreplay.protocol import Batch, Task, Terms
 
@@ -93,8 +93,7 @@ class DualPromptNet(PromptedNet):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         # The lists are loaded after this call, so they must have as many entries as the state.
-        start = prefix + "keys."
-        count = sum(key.startswith(start) for key in state_dict)
+        count = count_children(state_dict, prefix + "keys.")
         while len(self.keys) < count:
             self.add_task(self.keys[-1].detach().clone())
         self.experts, self.keys = self.experts[:count], self.keys[:count]

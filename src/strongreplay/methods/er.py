@@ -7,23 +7,19 @@ concatenation of the stream's and the replayed batch. The SER paper writes a sum
 with batches of equal size its gradient is twice as large, so the published learning rate takes larger steps.
 """
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 from strongreplay.memory import Memory
 from strongreplay.methods.averaged import Averaging, AveragingConfig
 from strongreplay.methods.base import Problem, descend, replay_count
+from strongreplay.methods.samples import LabelledSamples
 from strongreplay.protocol import Batch, Terms
-
-
-class Sample(NamedTuple):
-    images: Tensor  # as stored in the stream
-    labels: Tensor
 
 
 class ERConfig(AveragingConfig):
@@ -36,13 +32,13 @@ class ER(Averaging):
     def __init__(self, net: nn.Module, problem: Problem, config: ERConfig | None = None) -> None:
         super().__init__()
         self.net, self.config, self.view = net, config or ERConfig(), problem.train_view
-        self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+        self.memory = Memory(LabelledSamples, self.config.memory_size, problem.generator("memory"))
         self.average(self.config.average, problem.generator("average"))
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
         terms = descend(optimizer, self.terms(batch))
         self.follow()
-        self.memory.add(Sample(batch.images, batch.labels), batch.ids)
+        self.memory.add(LabelledSamples(batch.images, batch.labels), batch.ids)
         return terms
 
     def terms(self, batch: Batch) -> Terms:

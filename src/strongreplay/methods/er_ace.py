@@ -2,13 +2,13 @@
 
 Paper: Caccia et al., "New Insights on Reducing Abrupt Representation Change in Online Continual Learning",
 2022, https://arxiv.org/abs/2104.05025
-Stream samples compete only with classes of their own batch and with classes that nobody has met; replayed
+Stream samples compete only with classes of their own batch and with classes not seen yet; replayed
 samples compete with all. Two forward passes, so batch norm sees the two batches apart.
 Differences from the reference (the authors' code): an absent class stays open only if it was never met; there
 the largest class met stays open too (`unseen="legacy"`). A linear head; the reference has a cosine one.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -21,19 +21,14 @@ from strongreplay.methods.base import (
     Method,
     Problem,
     ReplayConfig,
-    allocate_buffers,
     descend,
     replay_count,
 )
+from strongreplay.methods.samples import LabelledSamples
 from strongreplay.nets import Classifier, with_features
 from strongreplay.protocol import Batch, Task, Terms
 
 CLOSED = -1e9  # finite: a row whose classes are all closed gives no NaN
-
-
-class Sample(NamedTuple):
-    images: Tensor
-    labels: Tensor
 
 
 class ERACEConfig(ReplayConfig):
@@ -64,6 +59,7 @@ class CosineNet(nn.Module):
 
 
 class ERACE(Method):
+    resized_buffers = ("seen",)  # a head that has grown has more classes
     seen: Tensor  # (C,) classes met so far
 
     def __init__(self, net: nn.Module, problem: Problem, config: ERACEConfig | None = None) -> None:
@@ -71,7 +67,7 @@ class ERACE(Method):
         self.net, self.config, self.view = net, config or ERACEConfig(), problem.train_view
         if self.config.head == "cosine":
             self.net = CosineNet(with_features(net, "er-ace with a cosine head", problem.num_classes))
-        self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+        self.memory = Memory(LabelledSamples, self.config.memory_size, problem.generator("memory"))
         self.register_buffer("seen", torch.zeros(problem.num_classes, dtype=torch.bool))
         self.num_finished = 0  # tasks
 
@@ -85,7 +81,7 @@ class ERACE(Method):
             replayed = self.memory.sample(replay_count(self.config, batch))
             terms["replay"] = cross_entropy(self.net(self.view(replayed.images)), replayed.labels)
         terms = descend(optimizer, terms)
-        self.memory.add(Sample(batch.images, batch.labels), batch.ids)
+        self.memory.add(LabelledSamples(batch.images, batch.labels), batch.ids)
         return terms
 
     def meet(self, labels: Tensor, num_classes: int) -> Tensor:
@@ -104,10 +100,6 @@ class ERACE(Method):
 
     def set_extra_state(self, state: int) -> None:
         self.num_finished = state
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        allocate_buffers(self, state_dict, prefix, "seen")  # a head that has grown has more classes
-        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 def open_classes(present: Tensor, seen: Tensor, unseen: Literal["strict", "legacy"]) -> Tensor:

@@ -12,7 +12,6 @@ choose the replaced sample are merged as in the code, where the loss has less we
 """
 
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from pydantic import Field
@@ -32,14 +31,9 @@ from strongreplay.methods.base import (
     replay_count,
     unchanged,
 )
+from strongreplay.methods.samples import ScoredSamples
 from strongreplay.protocol import Batch, Split, Task, Terms
 from strongreplay.sampling import draw, draw_distinct
-
-
-class Sample(NamedTuple):
-    images: Tensor
-    labels: Tensor
-    scores: Tensor  # (M,) minus the loss in the last step that used the sample
 
 
 class ERTConfig(ReplayConfig):
@@ -62,7 +56,8 @@ class ERT(Method):
         self.net, self.config = net, config or ERTConfig()
         self.view = problem.train_view if self.config.iba else problem.test_view
         self.plain_view = problem.test_view
-        self.memory = ChoosyMemory(Sample, self.config.memory_size, problem.generator("memory"))
+        # Scores: minus the loss in the last step that used the sample
+        self.memory = ChoosyMemory(ScoredSamples, self.config.memory_size, problem.generator("memory"))
         self.register_buffer("corrected", torch.zeros(problem.num_classes, dtype=torch.bool))  # (C,)
         self.register_buffer("correction", torch.zeros(2))  # scale and offset of the corrected logits
 
@@ -84,7 +79,7 @@ class ERT(Method):
             scores = log_probabilities.new_zeros(len(labels))
         if len(slots) and self.config.lars:
             stored.scores.index_copy_(0, slots, scores[len(batch) :])
-        self.remember(Sample(batch.images, batch.labels, scores[: len(batch)]), batch.ids)
+        self.remember(ScoredSamples(batch.images, batch.labels, scores[: len(batch)]), batch.ids)
         return terms
 
     def decay(self, optimizer: Optimizer) -> None:
@@ -94,21 +89,22 @@ class ERT(Method):
                 first = group.setdefault("initial_lr", group["lr"])  # PyTorch's key; saved with the optimiser
                 group["lr"] = first * self.config.elrd**self.memory.num_seen
 
-    def remember(self, new: Sample, ids: Tensor | None = None) -> None:
+    def remember(self, new: ScoredSamples, ids: Tensor | None = None) -> None:
         memory, config = self.memory, self.config
         if not (config.brs or config.lars):
             memory.add(new, ids)
             return
         if free := memory.capacity - len(memory):
-            memory.append(Sample(*(column[:free] for column in new)), take_ids(ids, slice(free)))
+            memory.append(ScoredSamples(*(column[:free] for column in new)), take_ids(ids, slice(free)))
         # One by one: each stored sample changes the weights for the next. Slots stay on the device: no sync.
         for place in memory.entrants(len(new.labels)):
             slot = self.choose_victim(memory.rows, draw(memory.generator))
             entrant = slice(place, place + 1)
-            memory.overwrite(slot, Sample(*(column[entrant] for column in new)), take_ids(ids, entrant))
+            row = ScoredSamples(*(column[entrant] for column in new))
+            memory.overwrite(slot, row, take_ids(ids, entrant))
 
     @torch.inference_mode()  # many small operations, faster without autograd
-    def choose_victim(self, rows: Sample, drawn: float) -> Tensor:
+    def choose_victim(self, rows: ScoredSamples, drawn: float) -> Tensor:
         """(1,) the slot to overwrite, drawn by `victim_weights` with a uniform number in [0, 1]."""
         bounds = victim_weights(
             rows.labels, rows.scores, len(self.corrected), self.config.brs, self.config.lars

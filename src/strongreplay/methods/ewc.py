@@ -23,7 +23,6 @@ from strongreplay.methods.base import (
     MethodConfig,
     Problem,
     SavedGenerator,
-    allocate_buffers,
     eval_logits,
     evaluation_mode,
 )
@@ -35,12 +34,12 @@ from strongreplay.methods.gradients import (
     flat_weights,
     quadratic_pull,
     trainable,
+    viewed_chunks,
     widened,
 )
 from strongreplay.nets import Classifier, with_features
 from strongreplay.protocol import Batch, Split, Task, Terms
 
-FISHER_CHUNK = 128  # images at a time
 EXACT_CLASSES = 10  # with more, the expectation over labels is estimated by one draw
 
 
@@ -56,6 +55,7 @@ class EWCConfig(MethodConfig):
 
 
 class EWC(Method):
+    resized_buffers = ("seen", "curvature", "centre", "fishers", "anchors")
     seen: Tensor  # (C,) classes met so far
     curvature: Tensor  # (P,) float64, sum of F
     centre: Tensor  # (P,) float64, mean of the anchors, weighted by F
@@ -140,11 +140,9 @@ class EWC(Method):
 
     def fisher(self, train: Split) -> Tensor:
         """(P,) importance of the weights for the samples; a mean, so equal data twice change nothing."""
-        total, device = torch.zeros_like(flat_weights(self.weights)), self.seen.device
-        for images, labels in zip(
-            train.inputs.split(FISHER_CHUNK), train.labels.split(FISHER_CHUNK), strict=True
-        ):
-            total += self.squares(Split(self.plain_view(images.to(device)), labels.to(device)))
+        total = torch.zeros_like(flat_weights(self.weights))
+        for chunk in viewed_chunks(train, self.plain_view, self.seen.device):
+            total += self.squares(chunk)
         unmet = ~self.seen[: self.net.head.out_features]
         parts = total.split([parameter.numel() for parameter in self.weights])
         for parameter, part in zip(self.weights, parts, strict=True):
@@ -188,6 +186,5 @@ class EWC(Method):
         self.num_finished = state
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        allocate_buffers(self, state_dict, prefix, "seen", "curvature", "centre", "fishers", "anchors")
         super()._load_from_state_dict(state_dict, prefix, *args)
         self.prepare()

@@ -1,7 +1,7 @@
 """Exemplars: equally many of each seen class, herded or random, learnt with the next task."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -9,16 +9,12 @@ from torch.nn.functional import normalize
 
 from strongreplay.memory import Memory
 from strongreplay.methods.base import predict_all
+from strongreplay.methods.samples import LabelledSamples
 from strongreplay.protocol import Split, Task, View
 from strongreplay.sampling import first_of_each, herd
 
 
-class Exemplar(NamedTuple):
-    images: Tensor
-    labels: Tensor
-
-
-def join_exemplars(task: Task, memory: Memory[Exemplar]) -> Task:
+def join_exemplars(task: Task, memory: Memory[LabelledSamples]) -> Task:
     """The task with all exemplars added to its training data."""
     if len(memory) == 0:
         return task
@@ -26,7 +22,7 @@ def join_exemplars(task: Task, memory: Memory[Exemplar]) -> Task:
 
 
 def exemplar(chosen: Split) -> Any:
-    return Exemplar(chosen.inputs, chosen.labels)
+    return LabelledSamples(chosen.inputs, chosen.labels)
 
 
 def unit_features(net: nn.Module, view: View, ask: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -62,7 +58,7 @@ def herd_exemplars(
 
 
 def draw_exemplars(
-    memory: Memory[Exemplar], task: Task, generator: torch.Generator, device: torch.device
+    memory: Memory[LabelledSamples], task: Task, generator: torch.Generator, device: torch.device
 ) -> None:
     """Share the memory equally by all seen classes, a remainder by the latest; rows are random."""
     labels = task.train.labels.cpu()

@@ -41,23 +41,27 @@ class FrozenNets(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         # Submodules are loaded after this call, so there must be as many as the state has.
-        start = prefix + "nets."
-        count = len({key.removeprefix(start).split(".")[0] for key in state_dict if key.startswith(start)})
+        count = count_children(state_dict, prefix + "nets.")
         del self.nets[count:]
         while len(self.nets) < count:
             self.take()
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
+def count_children(state_dict: dict[str, Any], prefix: str) -> int:
+    """How many entries of a list of modules or parameters a state has; the prefix ends with a dot."""
+    return len({key.removeprefix(prefix).split(".")[0] for key in state_dict if key.startswith(prefix)})
+
+
 @torch.no_grad()
-def start_anew(weight: Tensor, generator: torch.Generator) -> None:
+def reset_weight(weight: Tensor, generator: torch.Generator) -> None:
     """PyTorch's default initial weights of a linear layer, drawn on the host."""
     if len(weight):
         with seeded_init(generator):
             weight.copy_(nn.Linear(weight.shape[1], weight.shape[0], bias=False).weight)
 
 
-def draw_anew(module: nn.Module, generator: torch.Generator) -> None:
+def reset_module(module: nn.Module, generator: torch.Generator) -> None:
     """PyTorch's default initial weights of all layers, drawn on the host; statistics start anew too."""
     fresh = deepcopy(module).cpu()
     with seeded_init(generator):

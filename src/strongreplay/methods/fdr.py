@@ -22,7 +22,7 @@ from strongreplay.protocol import Batch, Task, Terms
 from strongreplay.sampling import first_of_each
 
 
-class Sample(NamedTuple):
+class FDRSamples(NamedTuple):
     images: Tensor
     logits: Tensor  # (M, C), the net's output at the end of the sample's task
     tasks: Tensor  # (M,) number of that task
@@ -42,7 +42,7 @@ class FDR(Method):
         super().__init__()
         self.net, self.config = net, config or FDRConfig()
         self.view, self.plain_view = problem.train_view, problem.test_view
-        self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+        self.memory = Memory(FDRSamples, self.config.memory_size, problem.generator("memory"))
         self.register_buffer("num_finished", torch.tensor(0))
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
@@ -65,7 +65,7 @@ class FDR(Method):
         if quota:
             images, logits = self.answers(task.train.inputs, order, quota)
             ids = take_ids(task.train.ids, order[:quota])
-            self.memory.append(Sample(images, logits, self.num_finished.expand(quota) - 1), ids)
+            self.memory.append(FDRSamples(images, logits, self.num_finished.expand(quota) - 1), ids)
 
     def answers(self, images: Tensor, order: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """The first `count` images in the given order and their logits, on the net's device."""

@@ -32,9 +32,9 @@ from strongreplay.methods.base import (
     check_one_a_class,
     descend,
 )
-from strongreplay.methods.distillation import distill, only, soften
-from strongreplay.methods.exemplars import Exemplar, herd_exemplars, join_exemplars, unit_features
-from strongreplay.methods.expansion import add_missing, draw_anew
+from strongreplay.methods.distillation import distill, only, register_masks, seen_classes, soften
+from strongreplay.methods.exemplars import herd_exemplars, join_exemplars, unit_features
+from strongreplay.methods.expansion import add_missing, reset_module
 from strongreplay.methods.foster_parts import (
     BoostedNet,
     FosterNet,
@@ -42,6 +42,7 @@ from strongreplay.methods.foster_parts import (
     cosine_rate,
     reweighted,
 )
+from strongreplay.methods.samples import LabelledSamples
 from strongreplay.nets import with_features
 from strongreplay.protocol import Batch, Task, Terms
 
@@ -74,20 +75,14 @@ class FOSTER(Method):
         self.view, self.plain_view = problem.train_view, problem.test_view
         self.net = FosterNet(with_features(net, "foster", problem.num_classes))
         self.boosted = BoostedNet(self.net)
-        self.memory = Memory(Exemplar, self.config.memory_size, problem.generator("memory"))
+        self.memory = Memory(LabelledSamples, self.config.memory_size, problem.generator("memory"))
         self.draws = SavedGenerator(problem.generator("heads"))
-        none = torch.zeros(problem.num_classes, dtype=torch.bool)
-        self.register_buffer("old", none)  # (C,) classes of finished tasks
-        # (C,) masks, added to logits; before the first task no class is masked
-        self.register_buffer("only_old", only(none))
-        self.register_buffer("only_seen", only(~none))
+        register_masks(self, problem.num_classes, "only_old", "only_seen")
         self.register_buffer("divisors", torch.ones(problem.num_classes))  # of logits, in boosting
         self.register_buffer("factors", torch.ones(problem.num_classes))  # of targets, in compression
 
     def begin_task(self, task: Task) -> Task:
-        seen = self.old.clone()
-        seen[list(task.classes)] = True
-        self.only_seen.copy_(only(seen))
+        self.only_seen.copy_(only(seen_classes(self.old, task)))
         if self.old.any():
             self.only_old.copy_(only(self.old))
             self.weigh_classes(task)
@@ -111,10 +106,10 @@ class FOSTER(Method):
         self.boosted.old.take()
         self.boosted.new.copy = None
         head, wide = self.net.live.head, self.net.widen()
-        draw_anew(wide, self.draws.generator)
+        reset_module(wide, self.draws.generator)
         wide.weight[self.old, : head.in_features] = head.weight[self.old]
         wide.bias[self.old] = head.bias[self.old]
-        draw_anew(head, self.draws.generator)
+        reset_module(head, self.draws.generator)
 
     def phases(self, task: Task) -> list[Phase]:
         """From the second task on, boosting is followed by compression."""
@@ -169,7 +164,7 @@ class FOSTER(Method):
         live, old, fresh = self.net.live, self.boosted.old.copy, deepcopy(self.net.live.head)
         assert old is not None
         live.load_state_dict(old.state_dict())
-        draw_anew(fresh, self.draws.generator)
+        reset_module(fresh, self.draws.generator)
         for mine, drawn in ((live.head.weight, fresh.weight), (live.head.bias, fresh.bias)):
             mine[~self.old] = drawn[~self.old]
 

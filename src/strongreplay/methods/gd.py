@@ -9,11 +9,10 @@ old net for old classes, on the teacher for new ones, and for unlabelled images 
 alone is trained, with weights that balance the classes.
 Differences from the reference (the authors' code): the head has a row for every class from the start; losses
 cover those of seen classes, and rows of later ones only decay. The last phase holds batch-norm statistics.
-An image among the best of several old classes is taken once, a random one in its place: our reading.
+By our reading, an image that is among the best of several old classes is taken once, a random one beside it.
 """
 
 from functools import partial
-from typing import Any
 
 import torch
 from pydantic import Field
@@ -31,14 +30,14 @@ from strongreplay.methods.base import (
     Phase,
     Problem,
     SavedGenerator,
-    allocate_buffers,
     check_one_a_class,
     descend,
     evaluation_mode,
     predict_all,
 )
 from strongreplay.methods.distillation import divergence, only, soften
-from strongreplay.methods.exemplars import Exemplar, draw_exemplars, join_exemplars
+from strongreplay.methods.exemplars import draw_exemplars, join_exemplars
+from strongreplay.methods.samples import LabelledSamples
 from strongreplay.nets import Classifier, with_features
 from strongreplay.protocol import Batch, Split, Task, Terms
 
@@ -60,6 +59,7 @@ class GDConfig(MethodConfig):
 
 
 class GD(Method):
+    resized_buffers = ("chosen",)
     net: Classifier
     old: Tensor
     new: Tensor
@@ -74,7 +74,7 @@ class GD(Method):
         self.net = with_features(net, "gd", num_classes)
         self.images = unlabelled(needed_images("gd", problem))
         self.old_net, self.teacher = OldNet(self.net), OldNet(self.net)
-        self.memory = Memory(Exemplar, self.config.memory_size, problem.generator("memory"))
+        self.memory = Memory(LabelledSamples, self.config.memory_size, problem.generator("memory"))
         self.draws = SavedGenerator(problem.generator("chosen images"))
         self.register_buffer("old", torch.zeros(num_classes, dtype=torch.bool))  # classes of finished tasks
         self.register_buffer("new", torch.ones(num_classes, dtype=torch.bool))  # of this task; first all
@@ -169,10 +169,6 @@ class GD(Method):
         draw_exemplars(self.memory, task, self.draws.generator, self.old.device)
         self.old_net.copy = self.teacher.copy = None
         self.chosen = self.chosen[:0]
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        allocate_buffers(self, state_dict, prefix, "chosen")
-        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 def joint(old: Tensor, new: Tensor, num_old: Tensor, num_new: Tensor) -> Tensor:

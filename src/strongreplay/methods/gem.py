@@ -10,8 +10,6 @@ Difference from the reference: this quadratic programme is solved on the device,
 by an interior-point method; the products GG' and Gg are computed in the precision of the gradients.
 """
 
-from typing import NamedTuple
-
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -19,20 +17,14 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 from strongreplay.memory import Memory
-from strongreplay.methods.base import Method, MethodConfig, Problem, descend, share_of_memory
+from strongreplay.methods.base import Method, MethodConfig, Problem, descend, draw_share, share_of_memory
 from strongreplay.methods.gradients import descend_along, flat_gradient, trainable
+from strongreplay.methods.samples import TaskSamples
 from strongreplay.protocol import Batch, Task, Terms
-from strongreplay.sampling import draw_distinct
 
 STEPS = 40  # of the interior-point method; 20 reach 1e-9 on most programmes
 RIDGE, SMALLEST = 1e-12, 1e-30
 PRECISE = {"mps": torch.float32}  # has no float64
-
-
-class Sample(NamedTuple):
-    images: Tensor
-    labels: Tensor
-    tasks: Tensor  # (M,) number of the task the sample came from
 
 
 class GEMConfig(MethodConfig):
@@ -95,7 +87,7 @@ class GEM(Method):
         self.weights = trainable(net)
         self.net, self.config, self.view = net, config or GEMConfig(), problem.train_view
         self.share = share_of_memory("gem", self.config.memory_size, problem)
-        self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+        self.memory = Memory(TaskSamples, self.config.memory_size, problem.generator("memory"))
         self.counts: list[int] = []  # of stored samples of each past task; from the memory, not saved
         self.register_load_state_dict_post_hook(count_again)  # type: ignore[no-untyped-call]
 
@@ -121,11 +113,9 @@ class GEM(Method):
             self.counts = self.memory.rows.tasks.unique_consecutive(return_counts=True)[1].tolist()
 
     def end_task(self, task: Task) -> None:
-        rows = draw_distinct(len(task.train), self.share, self.memory.generator)
-        chosen = task.train.take(rows).to(next(self.net.parameters()).device)
-        self.memory.make_room(len(chosen))
+        chosen = draw_share(self.memory, task.train, self.share, self.weights[0].device)
         tasks = torch.full_like(chosen.labels, task.index)
-        self.memory.append(Sample(chosen.inputs, chosen.labels, tasks), chosen.ids)
+        self.memory.append(TaskSamples(chosen.inputs, chosen.labels, tasks), chosen.ids)
         self.count()
 
     def begin_task(self, task: Task) -> Task:

@@ -22,7 +22,9 @@ from torch.optim import Optimizer
 
 from strongreplay.methods.base import evaluation_mode
 from strongreplay.nets.numerics import full_precision
+from strongreplay.protocol import Split, View
 
+FISHER_CHUNK = 128  # images at a time; fixed, so that augmentation does not depend on the batch size
 BLOCK_SIZE = 2**26  # largest number of per-sample gradient entries in memory at a time: 256 MiB
 INPUT_DIMS = {nn.Linear: 2, nn.Conv2d: 4, nn.BatchNorm2d: 4}  # the layers that have a formula
 
@@ -145,6 +147,14 @@ def squared_gradients(net: nn.Module, inputs: Tensor, labels: Tensor, weights: T
 def expected_squares(net: nn.Module, inputs: Tensor, labels: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
     """(P,) sum over samples and over (labels, weights) of weight * gradient^2: Fisher information."""
     return torch.stack([squared_gradients(net, inputs, *each) for each in labels]).sum(0)
+
+
+def viewed_chunks(train: Split, view: View, device: torch.device) -> Iterator[Split]:
+    """The samples in chunks, as a net sees them."""
+    for images, labels in zip(
+        train.inputs.split(FISHER_CHUNK), train.labels.split(FISHER_CHUNK), strict=True
+    ):
+        yield Split(view(images.to(device)), labels.to(device))
 
 
 def every_label(probabilities: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

@@ -10,7 +10,7 @@ updated. Difference from the reference: gradients are computed on normalised ima
 uses pixels in [0, 1], as the reference does.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -21,16 +21,11 @@ from torch.optim import Optimizer
 from strongreplay.memory import Memory, take_ids
 from strongreplay.methods.base import Method, Problem, ReplayConfig, SavedGenerator, descend, replay_count
 from strongreplay.methods.gradients import gradient_products
+from strongreplay.methods.samples import ScoredSamples
 from strongreplay.protocol import Batch, Terms
 
 FIRST_SCORE = 0.1  # score of the first batch, when there is nothing to compare it with
 LEAST_SCORE = 1e-6  # a sample with score 0 could never be replaced
-
-
-class Sample(NamedTuple):
-    images: Tensor
-    labels: Tensor
-    scores: Tensor  # (M,) in (0, 2]
 
 
 class GSSConfig(ReplayConfig):
@@ -46,7 +41,8 @@ class GSS(Method):
         super().__init__()
         self.net, self.config, self.view = net, config or GSSConfig(), problem.train_view
         self.plain_view = problem.test_view if self.config.scored_images == "normalised" else pixels
-        self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+        # Scores: in (0, 2]
+        self.memory = Memory(ScoredSamples, self.config.memory_size, problem.generator("memory"))
         self.replacing = SavedGenerator(problem.generator("replacing"))
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
@@ -65,7 +61,7 @@ class GSS(Method):
         room = min(self.config.memory_size - len(self.memory), len(batch))
         if room:
             shared = scores[:1].expand(room)
-            first = Sample(batch.images[:room], batch.labels[:room], shared)
+            first = ScoredSamples(batch.images[:room], batch.labels[:room], shared)
             self.memory.append(first, take_ids(batch.ids, slice(room)))
         if room == len(batch):
             return
@@ -74,12 +70,13 @@ class GSS(Method):
         # of 2,345 with gss_size 10. Only on the CPU is it free to know; elsewhere the device decides.
         if scores.device.type == "cpu" and scores[0] >= 1:
             return
-        stored, new = self.memory.rows, Sample(batch.images[room:], batch.labels[room:], scores[1 + room :])
+        stored = self.memory.rows
+        new = ScoredSamples(batch.images[room:], batch.labels[room:], scores[1 + room :])
         slots, won = choose_slots(stored.scores.clone(), new.scores, draws.to(new.scores))
         last = last_winner(slots, won & (scores[0] < 1))
 
         def settle(column: Tensor, values: Tensor) -> Tensor:
-            """What the slots hold in the end; whoever lost writes back what is there."""
+            """Final rows of the slots; a losing sample rewrites the stored row."""
             wins = (last >= 0).view(-1, *[1] * (values.dim() - 1))
             winners = values.index_select(0, last.clamp(min=0))
             return torch.where(wins, winners, column.index_select(0, slots))
@@ -87,7 +84,7 @@ class GSS(Method):
         ids = self.memory.ids
         if ids is not None and batch.ids is not None:
             ids = settle(ids, batch.ids[room:])
-        self.memory.overwrite(slots, Sample(*map(settle, stored, new)), ids)
+        self.memory.overwrite(slots, ScoredSamples(*map(settle, stored, new)), ids)
 
     def score(self, batch: Batch) -> Tensor:
         if len(self.memory) == 0:

@@ -12,7 +12,7 @@ the weights it is compared with, so that both are fine-tuned: `anchors="referenc
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, NamedTuple, cast
+from typing import Literal, cast
 
 import torch
 from pydantic import Field
@@ -28,20 +28,15 @@ from strongreplay.methods.base import (
     Phase,
     Problem,
     ReplayConfig,
-    allocate_buffers,
     descend,
     evaluation_mode,
     replay_count,
     share_of_memory,
 )
 from strongreplay.methods.gradients import after_step
+from strongreplay.methods.samples import LabelledSamples
 from strongreplay.nets import Classifier, with_features
 from strongreplay.protocol import Batch, Task, Terms
-
-
-class Sample(NamedTuple):
-    images: Tensor
-    labels: Tensor
 
 
 class HALConfig(ReplayConfig):
@@ -63,6 +58,7 @@ class HALConfig(ReplayConfig):
 
 
 class HAL(Method):
+    resized_buffers = ("anchors", "drawn")
     net: Classifier
     mean_feature: Tensor
     anchors: Tensor | None
@@ -73,10 +69,10 @@ class HAL(Method):
         self.net, self.config = with_features(net, "hal", problem.num_classes), config or HALConfig()
         self.view, self.plain_view = problem.train_view, problem.test_view
         size, generator = self.config.memory_size, problem.generator("memory")
-        self.memory: Memory[Sample] = Memory(Sample, size, generator)
+        self.memory: Memory[LabelledSamples] = Memory(LabelledSamples, size, generator)
         if self.config.memory_policy == "ring":
             run_size = share_of_memory("hal with a ring", size, problem)
-            self.memory = RingMemory(Sample, size, generator, run_size)
+            self.memory = RingMemory(LabelledSamples, size, generator, run_size)
         self.register_buffer("mean_feature", torch.zeros(self.net.head.in_features))  # phi
         self.register_buffer("anchors", None)  # (A, ...) viewed images, one for each class of a finished task
         # Used only while a task's anchors are learnt: the anchors, and the fine-tuned copy of the net.
@@ -107,7 +103,7 @@ class HAL(Method):
                 self.follow(batch)
         else:
             optimizer.step()
-        self.memory.add(Sample(batch.images, batch.labels), batch.ids)
+        self.memory.add(LabelledSamples(batch.images, batch.labels), batch.ids)
         return {name: term.detach() for name, term in terms.items()}
 
     def anchors_moved(self, anchors: Tensor, optimizer: Optimizer) -> Tensor:
@@ -181,7 +177,3 @@ class HAL(Method):
         known = cross_entropy(self.net.head(features), labels, reduction="none")
         forgotten = cross_entropy(copy(anchors), labels, reduction="none")
         return known - forgotten + self.config.gamma * (features - self.mean_feature).square().sum(1)
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        allocate_buffers(self, state_dict, prefix, "anchors", "drawn")
-        super()._load_from_state_dict(state_dict, prefix, *args)

@@ -27,7 +27,8 @@ from strongreplay.methods.base import (
     descend,
     predict_all,
 )
-from strongreplay.methods.exemplars import Exemplar, herd_exemplars, join_exemplars
+from strongreplay.methods.exemplars import herd_exemplars, join_exemplars
+from strongreplay.methods.samples import LabelledSamples
 from strongreplay.nets import Classifier, with_features
 from strongreplay.protocol import Batch, Task, Terms
 
@@ -50,7 +51,7 @@ class ICaRL(Method):
         check_one_a_class("icarl", self.config.memory_size, problem)
         self.net, self.old_net = with_features(net, "icarl", problem.num_classes), OldNet(net)
         self.plain_view = problem.test_view
-        self.memory = Memory(Exemplar, self.config.memory_size, problem.generator("memory"))
+        self.memory = Memory(LabelledSamples, self.config.memory_size, problem.generator("memory"))
         no_class = torch.zeros(problem.num_classes, dtype=torch.bool)
         self.register_buffer("old", no_class)  # (C,) classes of finished tasks
         self.register_buffer("current", ~no_class)  # (C,) classes of this task; all before the first one

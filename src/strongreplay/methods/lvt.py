@@ -16,7 +16,7 @@ The following choices are ours, so results may differ from the published ones:
 """
 
 from collections.abc import Iterable
-from typing import Literal, NamedTuple, cast
+from typing import Literal, cast
 
 import torch
 from pydantic import Field
@@ -38,18 +38,12 @@ from strongreplay.methods.base import (
     predict_all,
     replay_count,
 )
+from strongreplay.methods.samples import TaskLogitSamples
 from strongreplay.nets.lvt import LVTNet
 from strongreplay.protocol import Batch, Split, Task, Terms
 
 MINIBATCH = 32  # batch size of the importance: the published one, independent of that of training
 NEVER = torch.iinfo(torch.int64).max
-
-
-class Sample(NamedTuple):
-    images: Tensor
-    labels: Tensor
-    tasks: Tensor  # (M,) number of the task at whose end the sample was stored
-    logits: Tensor  # (M, C), z: the accumulation head's output at that time
 
 
 class LVTConfig(ReplayConfig):
@@ -81,7 +75,8 @@ class LVT(Method):
         self.net = with_attention(net)
         self.old_net = OldNet(net) if self.config.teacher == "frozen" else None
         self.view, self.plain_view = problem.train_view, problem.test_view
-        self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+        # Logits: of the accumulation head, at the end of the task whose number is stored
+        self.memory = Memory(TaskLogitSamples, self.config.memory_size, problem.generator("memory"))
         self.draws = SavedGenerator(problem.generator("injection head"))
         self.finished = 0  # t, number of finished tasks
         self.register_buffer("anchor", self.attention().detach())  # (P,) K and Bp at the last task's end
@@ -104,7 +99,7 @@ class LVT(Method):
             terms |= self.hold(inputs[count:], logits[count:], replayed)
         return descend(optimizer, terms)
 
-    def hold(self, inputs: Tensor, logits: Tensor, replayed: Sample) -> Terms:
+    def hold(self, inputs: Tensor, logits: Tensor, replayed: TaskLogitSamples) -> Terms:
         """The terms against forgetting; they have no gradient for the injection head."""
         config, (target, seen) = self.config, self.old_answer(inputs, replayed)
         return {
@@ -113,7 +108,7 @@ class LVT(Method):
             "attention": config.attention_weight * self.attention_change(),
         }
 
-    def old_answer(self, inputs: Tensor, replayed: Sample) -> tuple[Tensor, Tensor]:
+    def old_answer(self, inputs: Tensor, replayed: TaskLogitSamples) -> tuple[Tensor, Tensor]:
         """(m, C) old logits, and (m, C) or (1, C) which classes had been seen when they were computed."""
         if self.old_net:
             return self.old_net(inputs), (self.met_in != NEVER)[None]
@@ -180,7 +175,7 @@ class LVT(Method):
         if len(rows):
             tasks = torch.full_like(rows, self.finished)
             logits = self.net.head(features[rows])
-            sample = Sample(train.inputs[rows], train.labels[rows], tasks, logits)
+            sample = TaskLogitSamples(train.inputs[rows], train.labels[rows], tasks, logits)
             self.memory.append(sample, take_ids(train.ids, rows))
 
     def get_extra_state(self) -> int:

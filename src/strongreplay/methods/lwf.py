@@ -8,7 +8,7 @@ reference uses unnormalised pixels (`targets="raw"`). The temperature is a setti
 """
 
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -23,12 +23,11 @@ from strongreplay.methods.base import (
     Phase,
     Problem,
     SavedGenerator,
-    allocate_buffers,
     descend,
     evaluation_mode,
     predict_all,
 )
-from strongreplay.methods.distillation import distill, only, soften
+from strongreplay.methods.distillation import distill, only, register_masks, seen_classes, soften
 from strongreplay.nets import Classifier, with_features
 from strongreplay.protocol import Batch, Split, Task, Terms
 
@@ -46,6 +45,7 @@ class LwFConfig(MethodConfig):
 
 
 class LwF(Method):
+    resized_buffers = ("targets", "new_weight", "new_bias")
     net: Classifier
     old: Tensor
     only_old: Tensor
@@ -59,11 +59,7 @@ class LwF(Method):
         self.net, self.config = with_features(net, "lwf", problem.num_classes), config or LwFConfig()
         self.view, self.plain_view = problem.train_view, problem.test_view
         self.draws = SavedGenerator(problem.generator("warm-up"))
-        no_class = torch.zeros(problem.num_classes, dtype=torch.bool)
-        self.register_buffer("old", no_class)  # (C,) classes of finished tasks
-        # Two (C,) masks, added to logits, updated once per task. Before the first task no class is masked.
-        self.register_buffer("only_old", only(no_class))
-        self.register_buffer("only_seen", only(~no_class))
+        register_masks(self, problem.num_classes, "only_old", "only_seen")
         self.register_buffer("targets", None)  # (N, C) softened old outputs, one row per training image
         # The head's rows of new classes, while the warm-up trains them.
         self.register_buffer("new_weight", None)
@@ -140,17 +136,11 @@ class LwF(Method):
             self.only_old.copy_(only(self.old))
             logits = predict_all(self.net, task.train.inputs, view)
             self.targets = soften(logits, self.only_old, self.config.temperature)
-        seen = self.old.clone()
-        seen[list(task.classes)] = True
-        self.only_seen.copy_(only(seen))
+        self.only_seen.copy_(only(seen_classes(self.old, task)))
 
     def end_task(self, task: Task) -> None:
         self.old[list(task.classes)] = True
         self.targets = None
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        allocate_buffers(self, state_dict, prefix, "targets", "new_weight", "new_bias")
-        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 def to_unit(images: Tensor) -> Tensor:

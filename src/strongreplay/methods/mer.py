@@ -15,7 +15,7 @@ parameters go back, not batch-norm statistics.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -26,12 +26,8 @@ from torch.optim import Optimizer
 from strongreplay.memory import Memory
 from strongreplay.methods.base import Method, MethodConfig, Problem
 from strongreplay.methods.gradients import trainable
+from strongreplay.methods.samples import LabelledSamples
 from strongreplay.protocol import Batch, Terms
-
-
-class Sample(NamedTuple):
-    images: Tensor
-    labels: Tensor
 
 
 class MERConfig(MethodConfig):
@@ -49,7 +45,7 @@ class MER(Method):
     def __init__(self, net: nn.Module, problem: Problem, config: MERConfig | None = None) -> None:
         super().__init__()
         self.net, self.config, self.view = net, config or MERConfig(), problem.train_view
-        self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+        self.memory = Memory(LabelledSamples, self.config.memory_size, problem.generator("memory"))
         self.weights: list[Tensor] = list(trainable(net))
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
@@ -61,7 +57,7 @@ class MER(Method):
         )
         for images, inputs, labels, known in parts:
             losses.append(self.learn(inputs, labels, lr))
-            self.memory.add(Sample(images, labels), known)
+            self.memory.add(LabelledSamples(images, labels), known)
         return {"current": torch.stack(losses).mean()}
 
     def learn(self, inputs: Tensor, labels: Tensor, lr: float) -> Tensor:

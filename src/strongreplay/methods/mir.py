@@ -20,21 +20,9 @@ from torch.optim import Optimizer
 from strongreplay.memory import Memory
 from strongreplay.methods.base import Method, Problem, ReplayConfig, replay_count
 from strongreplay.methods.gradients import after_step
-from strongreplay.methods.statistics import held_statistics
+from strongreplay.methods.norm_statistics import held_statistics
+from strongreplay.methods.samples import TaskLogitSamples, TaskSamples
 from strongreplay.protocol import Batch, Task, Terms
-
-
-class Sample(NamedTuple):
-    images: Tensor
-    labels: Tensor
-    tasks: Tensor  # (M,) number of the sample's task
-
-
-class ScoredSample(NamedTuple):
-    images: Tensor
-    labels: Tensor
-    tasks: Tensor
-    logits: Tensor  # (M, C) those with the lowest loss so far, for `best`
 
 
 class Candidates(NamedTuple):
@@ -59,7 +47,9 @@ class MIR(Method):
     def __init__(self, net: nn.Module, problem: Problem, config: MIRConfig | None = None) -> None:
         super().__init__()
         self.net, self.config, self.view = net, config or MIRConfig(), problem.train_view
-        kind: type[Sample] | type[ScoredSample] = Sample if self.config.best == "off" else ScoredSample
+        # Logits: those with the lowest loss so far
+        kind: type[TaskSamples | TaskLogitSamples]
+        kind = TaskSamples if self.config.best == "off" else TaskLogitSamples
         self.memory = Memory(kind, self.config.memory_size, problem.generator("memory"))
         self.num_finished = 0  # tasks; the number of the current one
 
@@ -67,12 +57,12 @@ class MIR(Method):
         for _ in range(self.config.iterations):
             terms, logits = self.step(batch, optimizer)
         tasks = torch.full_like(batch.labels, self.num_finished)
-        new = Sample(batch.images, batch.labels, tasks)
+        new = TaskSamples(batch.images, batch.labels, tasks)
         if self.config.best == "off":
             self.memory.add(new, batch.ids)
         else:
             logits = torch.zeros_like(logits) if self.config.best == "legacy" else logits
-            self.memory.add(ScoredSample(*new, logits), batch.ids)
+            self.memory.add(TaskLogitSamples(*new, logits), batch.ids)
         return terms
 
     def step(self, batch: Batch, optimizer: Optimizer) -> tuple[Terms, Tensor]:
@@ -99,7 +89,7 @@ class MIR(Method):
         keys = torch.rand(len(self.memory), generator=self.memory.generator).to(batch.labels.device)
         slots = (keys + (rows.tasks == self.num_finished)).argsort()[:count]
         taken = self.memory.take(slots)
-        stored = taken.logits if isinstance(taken, ScoredSample) else None
+        stored = taken.logits if isinstance(taken, TaskLogitSamples) else None
         known = taken.tasks != self.num_finished
         return Candidates(slots, self.view(taken.images), taken.labels, known, stored)
 
@@ -128,7 +118,7 @@ class MIR(Method):
         better = losses_of(before, found.labels) < self.stored_losses(found, before)
         logits = torch.where((better & found.known)[:, None], before, found.stored)
         rows = self.memory.rows
-        assert isinstance(rows, ScoredSample)
+        assert isinstance(rows, TaskLogitSamples)
         rows.logits.index_copy_(0, found.slots, logits)
 
     def end_task(self, task: Task) -> None:

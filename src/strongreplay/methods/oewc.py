@@ -29,10 +29,9 @@ from strongreplay.methods.gradients import (
     flat_weights,
     quadratic_pull,
     trainable,
+    viewed_chunks,
 )
 from strongreplay.protocol import Batch, Split, Task, Terms
-
-FISHER_CHUNK = 128  # images at a time; fixed, so that augmentation does not depend on the batch size
 
 
 class OEWCConfig(MethodConfig):
@@ -71,12 +70,10 @@ class OEWC(Method):
 
     def end_task(self, task: Task) -> None:
         squares = self.squares_by_image if self.config.fisher_mode == "train" else self.squares
-        train, total = task.train.to(self.anchor.device), torch.zeros_like(self.anchor)
-        for images, labels in zip(
-            train.inputs.split(FISHER_CHUNK), train.labels.split(FISHER_CHUNK), strict=True
-        ):
-            total += squares(Split(self.view(images), labels))
-        self.fisher.mul_(self.config.gamma).add_(total / len(train))
+        total = torch.zeros_like(self.anchor)
+        for chunk in viewed_chunks(task.train, self.view, self.anchor.device):
+            total += squares(chunk)
+        self.fisher.mul_(self.config.gamma).add_(total / len(task.train))
         self.anchor.copy_(flat_weights(self.weights))
 
     def squares(self, chunk: Split) -> Tensor:

@@ -26,7 +26,6 @@ from strongreplay.methods.base import (
     OldNet,
     Problem,
     SavedGenerator,
-    allocate_buffers,
     descend,
     predict_all,
 )
@@ -65,6 +64,7 @@ class TurningNet(nn.Module):
 
 
 class PASS(Method):
+    resized_buffers = ("means", "mean_labels")
     net: TurningNet
     seen: Tensor
     means: Tensor
@@ -136,10 +136,6 @@ class PASS(Method):
     def predict(self, inputs: Tensor) -> Tensor:
         logits: Tensor = self.net(inputs)
         return logits[:, ::TURNS]
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        allocate_buffers(self, state_dict, prefix, "means", "mean_labels")
-        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 def turn(inputs: Tensor) -> Tensor:

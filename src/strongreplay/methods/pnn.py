@@ -21,10 +21,10 @@ from torch.nn.functional import cross_entropy, relu
 from torch.optim import Optimizer
 
 from strongreplay.methods.base import Method, MethodConfig, Problem, SavedGenerator, descend
-from strongreplay.methods.expansion import FrozenNets, add_missing, draw_anew, notice_of_size
+from strongreplay.methods.expansion import FrozenNets, add_missing, notice_of_size, reset_module
 from strongreplay.nets import Classifier, seeded_init
-from strongreplay.nets.joints import Joint, find_joints
-from strongreplay.nets.resnet import Block
+from strongreplay.nets.resnet import BasicBlock
+from strongreplay.nets.stages import StagePair, stage_pairs
 from strongreplay.protocol import Batch, Task, Terms
 
 
@@ -41,7 +41,7 @@ class Lateral(nn.Module):
         self.join: nn.Module = nn.Linear(num_old * width, width)
         self.out: nn.Module = nn.Linear(width, num_out, bias=False)
         if is_map:
-            self.join, block = nn.Conv2d(num_old * width, width, 1), Block(width, num_out, 2)
+            self.join, block = nn.Conv2d(num_old * width, width, 1), BasicBlock(width, num_out, 2)
             block.outer = nn.Identity()
             self.out = block
 
@@ -57,19 +57,19 @@ class Column(nn.Module):
 
     def __init__(self, classifier: Classifier) -> None:
         super().__init__()
-        find_joints(classifier, "pnn")  # refuse other nets now
+        stage_pairs(classifier, "pnn")  # refuse other nets now
         self.classifier, self.laterals = classifier, nn.ModuleList()
 
     @property
-    def joints(self) -> list[Joint]:
-        return find_joints(self.classifier, "pnn")
+    def stage_pairs(self) -> list[StagePair]:
+        return stage_pairs(self.classifier, "pnn")
 
     def start(self, num_old: int, generator: torch.Generator) -> None:
         """Fresh weights, and laterals from `num_old` columns."""
         head = self.classifier.head
-        draw_anew(self.classifier, generator)
+        reset_module(self.classifier, generator)
         with seeded_init(generator):
-            laterals = [Lateral(num_old, j.width, j.next_width, j.is_map) for j in self.joints]
+            laterals = [Lateral(num_old, p.width, p.next_width, p.is_map) for p in self.stage_pairs]
             laterals.append(Lateral(num_old, head.in_features, head.out_features, False))
         made = nn.ModuleList(laterals).to(head.weight.device).train(self.training)
         self.laterals = made.requires_grad_(head.weight.requires_grad)
@@ -89,18 +89,18 @@ class Column(nn.Module):
     def joined(self, earlier: list[list[Tensor]], outputs: list[Tensor]) -> Iterator[None]:
         """Within the context the classifier adds the laterals, and its stages are recorded in `outputs`."""
         hooks = []
-        for number, joint in enumerate(self.joints):
+        for number, pair in enumerate(self.stage_pairs):
 
             def add(
-                module: nn.Module, args: Any, output: Tensor, n: int = number, j: Joint = joint
+                module: nn.Module, args: Any, output: Tensor, n: int = number, p: StagePair = pair
             ) -> Tensor:
                 summed = output + self.laterals[n]([old[n] for old in earlier])
-                return relu(summed) if j.is_map else summed  # between vectors the activation comes next
+                return relu(summed) if p.is_map else summed  # between vectors the activation comes next
 
             if earlier:
-                hooks.append(joint.target.register_forward_hook(add))
-        for joint in self.joints:  # after all laterals, so that a stage is recorded with what it got
-            hooks.append(joint.source.register_forward_hook(lambda m, args, output: outputs.append(output)))
+                hooks.append(pair.target.register_forward_hook(add))
+        for pair in self.stage_pairs:  # after all laterals, so that a stage is recorded with what it got
+            hooks.append(pair.source.register_forward_hook(lambda m, args, output: outputs.append(output)))
         try:
             yield
         finally:
@@ -110,7 +110,7 @@ class Column(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         # Submodules are loaded after this call, so the laterals must have the sizes of the state.
         saved = state_dict.get(prefix + "laterals.0.scale")
-        width = self.joints[0].width
+        width = self.stage_pairs[0].width
         if saved is None:
             self.laterals = nn.ModuleList()
         else:

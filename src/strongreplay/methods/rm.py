@@ -16,7 +16,7 @@ memory ends within a step, the next one begins in that step, so every step repla
 """
 
 from functools import partial
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 import torch
 from pydantic import Field
@@ -34,16 +34,12 @@ from strongreplay.methods.base import (
     descend,
     predict_all,
 )
+from strongreplay.methods.samples import LabelledSamples
 from strongreplay.nets import Classifier, seeded_init, with_features
 from strongreplay.protocol import Batch, Task, Terms
 from strongreplay.sampling import draw_distinct
 
 Spacing = Literal["step", "linspace"]
-
-
-class Sample(NamedTuple):
-    images: Tensor
-    labels: Tensor
 
 
 class RMConfig(MethodConfig):
@@ -70,7 +66,7 @@ class RM(Method):
         if self.config.reset_head:
             self.net = with_features(net, "rm with reset_head", problem.num_classes)
         self.view, self.plain_view = problem.train_view, problem.test_view
-        self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+        self.memory = Memory(LabelledSamples, self.config.memory_size, problem.generator("memory"))
         self.passes = Passes(problem.generator("passes"))
         self.augmenting = SavedGenerator(problem.generator("augmentation"))
         self.mixing = SavedGenerator(problem.generator("cutmix"))
@@ -141,7 +137,7 @@ class RM(Method):
             memory.keep(chosen[chosen < num_old])
         new = train.take(chosen[chosen >= num_old] - num_old).to(self.seen.device)
         if len(new):
-            memory.append(Sample(new.inputs, new.labels), new.ids)
+            memory.append(LabelledSamples(new.inputs, new.labels), new.ids)
         self.passes.restart()
 
     def doubt(self, images: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 import inspect
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, cast, get_args, get_type_hints
 
@@ -32,8 +32,12 @@ class MethodRow:
     grows: bool = False  # supports a head that gets more outputs during training
     cost: float = 1.0  # time of a step relative to a plain SGD step, roughly
     passes: str = ""  # forward and backward passes of a step, for the docs
-    look: int | None = None  # index of its colour, marker and dash in figures
+    style: int | None = None  # number of its colour, marker and dash in figures
     source_hash: str | None = None  # hash of the source, for code outside the package
+
+    def texts(self, about: str, keeps: str, passes: str) -> "MethodRow":
+        """The row with its texts for lists and docs."""
+        return replace(self, about=about, keeps=keeps, passes=passes)
 
     @property
     def method_class(self) -> "type[Method]":

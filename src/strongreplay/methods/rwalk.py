@@ -12,7 +12,7 @@ interval of a task is dropped (`fisher="legacy"`). Scores are averaged over task
 average to the old ones).
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 from strongreplay.memory import Memory
-from strongreplay.methods.base import Method, Problem, ReplayConfig, allocate_buffers, replay_count
+from strongreplay.methods.base import Method, Problem, ReplayConfig, replay_count
 from strongreplay.methods.gradients import (
     descend_along,
     flat_gradient,
@@ -31,16 +31,12 @@ from strongreplay.methods.gradients import (
     trainable,
     widened,
 )
+from strongreplay.methods.samples import LabelledSamples
 from strongreplay.protocol import Batch, Task, Terms
 
-# (P,) vectors: the path integral and the squared gradients of this interval, the weights at its begin, the
+# (P,) vectors: the path integral and the squared gradients of this interval, the weights at its start, the
 # running Fisher information, scores of this task and of all tasks, the last task's weights and importance
 VECTORS = ("path", "squares", "start", "fisher", "scores", "total_scores", "anchor", "importance")
-
-
-class Sample(NamedTuple):
-    images: Tensor
-    labels: Tensor
 
 
 class RWalkConfig(ReplayConfig):
@@ -60,6 +56,7 @@ class RWalkConfig(ReplayConfig):
 
 
 class RWalk(Method):
+    resized_buffers = VECTORS
     path: Tensor
     squares: Tensor
     start: Tensor
@@ -74,7 +71,7 @@ class RWalk(Method):
         super().__init__()
         self.net, self.config, self.view = net, config or RWalkConfig(), problem.train_view
         self.weights = trainable(net)
-        self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+        self.memory = Memory(LabelledSamples, self.config.memory_size, problem.generator("memory"))
         for name in VECTORS:
             self.register_buffer(name, torch.zeros_like(flat_weights(self.weights)))
         self.start, self.anchor = flat_weights(self.weights), flat_weights(self.weights)
@@ -106,7 +103,7 @@ class RWalk(Method):
             torch.add(gradient, pull, alpha=2 * strength, out=total)
         self.step(optimizer, gradient, total)
         self.num_steps, self.num_squares = self.num_steps + 1, self.num_squares + 1
-        self.memory.add(Sample(batch.images, batch.labels), batch.ids)
+        self.memory.add(LabelledSamples(batch.images, batch.labels), batch.ids)
         return terms
 
     def step(self, optimizer: Optimizer, gradient: Tensor, total: Tensor) -> None:
@@ -171,7 +168,6 @@ class RWalk(Method):
         self.num_steps, self.num_squares, self.num_intervals, self.num_finished = state
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        allocate_buffers(self, state_dict, prefix, *VECTORS)
         super()._load_from_state_dict(state_dict, prefix, *args)
         self.total = torch.zeros_like(self.anchor)
 

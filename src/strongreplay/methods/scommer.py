@@ -7,7 +7,7 @@ stream samples also lose random channels, so that a class uses channels it used 
 that others use less. An averaged net gives targets for replayed samples and predicts (our reading: the
 reference, the authors' code, scores both nets, and so do we, as `predictors`).
 Two means of cross-entropy, the replayed batch first. ResNet18 loses the ReLU after each block's sum; in other
-nets every ReLU module becomes winners and ReLU.
+nets every ReLU module becomes k winners and ReLU.
 Differences from the reference: only the last stage counts its channels, because the rates of other stages are
 never used; the averaged net has no rates of its own, which are NaN there; a method learns the end of an epoch
 from the number of samples.
@@ -15,7 +15,7 @@ from the number of samples.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -26,16 +26,12 @@ from torch.optim import Optimizer
 from strongreplay.memory import Memory
 from strongreplay.methods.averaged import AveragedNet
 from strongreplay.methods.base import Method, Problem, ReplayConfig, descend, replay_count
-from strongreplay.methods.winners import Winners, num_channels, with_winners
+from strongreplay.methods.k_winners import KWinners, num_channels, replace_relus
+from strongreplay.methods.samples import LabelledSamples
 from strongreplay.nets import Classifier
 from strongreplay.protocol import Batch, Task, Terms
 
 RATES = ("counts", "class_counts", "keep", "class_keep")
-
-
-class Sample(NamedTuple):
-    images: Tensor
-    labels: Tensor
 
 
 class SCoMMERConfig(ReplayConfig):
@@ -59,12 +55,12 @@ class SCoMMER(Method):
     def __init__(self, net: nn.Module, problem: Problem, config: SCoMMERConfig | None = None) -> None:
         super().__init__()
         self.config, self.view = config or SCoMMERConfig(), problem.train_view
-        self.net, self.last = with_winners(net, self.config.winners)
+        self.net, self.last = replace_relus(net, self.config.winners)
         self.usage = Usage(self.net, self.last.share, self.config, problem.generator("dropout"))
         self.averaged = AveragedNet(
             self.net, self.config.rate, self.config.decay, problem.generator("averaged updates")
         )
-        self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+        self.memory = Memory(LabelledSamples, self.config.memory_size, problem.generator("memory"))
         self.num_samples = self.epoch_size = 0  # learnt in this task; in an epoch of it
 
     def begin_task(self, task: Task) -> Task:
@@ -76,7 +72,7 @@ class SCoMMER(Method):
         with self.usage.watching(self.last, batch.labels):
             terms["current"] = cross_entropy(self.net(batch.inputs), batch.labels)
         terms = descend(optimizer, terms)
-        self.memory.add(Sample(batch.images, batch.labels), batch.ids)
+        self.memory.add(LabelledSamples(batch.images, batch.labels), batch.ids)
         self.averaged.follow()
         self.num_samples += len(batch)
         epoch, rest = divmod(self.num_samples, max(self.epoch_size, 1))
@@ -139,7 +135,7 @@ class Usage(nn.Module):
         self.register_buffer("class_keep", torch.zeros(num_classes, size))
 
     @contextmanager
-    def watching(self, layer: Winners, labels: Tensor) -> Iterator[None]:
+    def watching(self, layer: KWinners, labels: Tensor) -> Iterator[None]:
         """Inside, the layer drops channels of samples with these labels, and counts those that stay on."""
         layer.before = (lambda maps: maps * self.mask(labels, maps)) if self.config.dropout else None
         layer.after = lambda maps: self.count(maps, labels)

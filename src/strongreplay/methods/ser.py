@@ -15,7 +15,7 @@ Differences from the reference: the old net runs without gradients; augmentation
 on whole batches.
 """
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from pydantic import Field, field_validator
@@ -33,15 +33,10 @@ from strongreplay.methods.base import (
     replay_count,
     squared_distance,
 )
+from strongreplay.methods.samples import LogitSamples
 from strongreplay.protocol import Batch, Task, Terms
 
 Term = Literal["current", "replay", "backward", "forward"]
-
-
-class Sample(NamedTuple):
-    images: Tensor
-    labels: Tensor
-    logits: Tensor  # (M, C)
 
 
 class SERConfig(AveragingConfig):
@@ -74,7 +69,7 @@ class SER(Averaging):
         super().__init__()
         self.net, self.old_net = net, OldNet(net)
         self.config, self.view, self.plain_view = config or SERConfig(), problem.train_view, problem.test_view
-        self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+        self.memory = Memory(LogitSamples, self.config.memory_size, problem.generator("memory"))
         self.average(self.config.average, problem.generator("average"))
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
@@ -99,7 +94,7 @@ class SER(Averaging):
         self.follow()
         if config.stored_logits == "after":
             logits = eval_logits(self.net, self.plain_view(batch.images))
-        self.memory.add(Sample(batch.images, batch.labels, logits.detach()), batch.ids)
+        self.memory.add(LogitSamples(batch.images, batch.labels, logits.detach()), batch.ids)
         return terms
 
     def distance(self, logits: Tensor, target: Tensor, ragged: bool = False) -> Tensor:

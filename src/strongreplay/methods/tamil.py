@@ -10,7 +10,7 @@ initial weights in both nets. So the number of tasks need not be known, and the 
 """
 
 from copy import deepcopy
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -28,15 +28,10 @@ from strongreplay.methods.base import (
     descend,
     replay_count,
 )
-from strongreplay.methods.expansion import add_missing
+from strongreplay.methods.expansion import add_missing, count_children
+from strongreplay.methods.samples import TaskSamples
 from strongreplay.nets import Classifier, seeded_init, with_features
 from strongreplay.protocol import Batch, Task, Terms
-
-
-class Sample(NamedTuple):
-    images: Tensor
-    labels: Tensor
-    tasks: Tensor  # (M,) number of the sample's task
 
 
 class TAMiLConfig(ReplayConfig):
@@ -97,8 +92,7 @@ class AttentiveNet(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         # Submodules are loaded after this call, so there must be as many as the state has.
-        start = prefix + "attention."
-        count = len({key.removeprefix(start).split(".")[0] for key in state_dict if key.startswith(start)})
+        count = count_children(state_dict, prefix + "attention.")
         del self.attention[count:]
         while len(self.attention) < count:
             self.grow(torch.Generator())  # overwritten at once
@@ -117,7 +111,7 @@ class TAMiL(Method):
         updates = problem.generator("averaged updates")
         self.averaged = AveragedNet(self.net, self.config.rate, self.config.decay, updates)
         self.has_statistics = any(True for _ in net.buffers())
-        self.memory = Memory(Sample, self.config.memory_size, problem.generator("memory"))
+        self.memory = Memory(TaskSamples, self.config.memory_size, problem.generator("memory"))
 
     def begin_task(self, task: Task) -> Task:
         self.net.num_met = self.averaged.copy.num_met = len(self.net.attention)
@@ -128,7 +122,7 @@ class TAMiL(Method):
         add_missing(optimizer, self.net.attention[current])
         terms = descend(optimizer, self.terms(batch, current))
         tasks = batch.labels.new_full((len(batch),), current)
-        self.memory.add(Sample(batch.images, batch.labels, tasks), batch.ids)
+        self.memory.add(TaskSamples(batch.images, batch.labels, tasks), batch.ids)
         self.averaged.follow()
         return terms
 
@@ -159,7 +153,7 @@ class TAMiL(Method):
         }
 
     def end_task(self, task: Task) -> None:
-        # Now, so that the next task's optimiser, made before the task begins, has the new module.
+        # The module of the next task; it is in use as soon as that task begins.
         self.net.grow(self.draws.generator)
         self.averaged.copy.attention.append(deepcopy(self.net.attention[-1]).requires_grad_(False))
 

@@ -26,18 +26,19 @@ from strongreplay.methods import xder_parts as parts
 from strongreplay.methods.base import (
     Method,
     Problem,
-    allocate_buffers,
     descend,
     replay_count,
     squared_distance,
 )
-from strongreplay.methods.statistics import held_statistics
-from strongreplay.methods.xder_parts import FILL_SIZE, Replayed, Sample, XDERConfig
+from strongreplay.methods.norm_statistics import held_statistics
+from strongreplay.methods.samples import LogitSamples
+from strongreplay.methods.xder_parts import FILL_SIZE, Replayed, XDERConfig
 from strongreplay.protocol import Batch, Task, Terms
 from strongreplay.sampling import draw_distinct, first_of_each
 
 
 class XDER(Method):
+    resized_buffers = ("heads",)
     past: Tensor  # (C,) classes of finished tasks
     present: Tensor  # (C,) classes of this task; all before the first one
     task_of: Tensor  # (C,) number of the class's task; -1: in the future
@@ -48,7 +49,7 @@ class XDER(Method):
         self.net, self.config, num_classes = net, config or XDERConfig(), problem.num_classes
         self.view, self.plain_view = problem.train_view, problem.test_view
         self.generator, size = problem.generator("x-der"), self.config.memory_size
-        self.memory = Memory(Sample, size, problem.generator("memory"))
+        self.memory = Memory(LogitSamples, size, problem.generator("memory"))  # logits kept up to date
         self.num_columns = max(num_classes // problem.num_tasks, 1)  # of a future head
         self.num_finished, self.visits = 0, torch.zeros(size, dtype=torch.int64)  # of each slot, in this task
         self.register_buffer("past", torch.zeros(num_classes, dtype=torch.bool))
@@ -97,7 +98,7 @@ class XDER(Method):
 
     def replay(self, batch: Batch, terms: Terms) -> Replayed:
         """Add the terms of two independent draws, one for logits and one for labels."""
-        config, slots, rows, outputs = self.config, list[Tensor](), list[Sample](), list[Tensor]()
+        config, slots, rows, outputs = self.config, list[Tensor](), list[LogitSamples](), list[Tensor]()
         for weight, name in ((config.alpha, "backward"), (config.beta, "replay")):
             if not weight:
                 continue
@@ -178,7 +179,7 @@ class XDER(Method):
                 if self.num_finished and self.config.update:
                     logits = self.correct(logits, logits, chunk.labels, earlier)
                 here = chosen.to(logits.device)
-                new = Sample(chunk.inputs[here], chunk.labels[here], logits[here])
+                new = LogitSamples(chunk.inputs[here], chunk.labels[here], logits[here])
                 memory.append(new, take_ids(chunk.ids, here))
             for slots in torch.arange(num_old).split(FILL_SIZE) if num_old and self.config.update else ():
                 rows = memory.take(slots)
@@ -194,7 +195,3 @@ class XDER(Method):
     def set_extra_state(self, state: dict[str, Any]) -> None:
         self.generator.set_state(state["generator"].cpu())
         self.visits, self.num_finished = state["visits"].cpu().clone(), state["num_finished"]
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        allocate_buffers(self, state_dict, prefix, "heads")
-        super()._load_from_state_dict(state_dict, prefix, *args)

@@ -14,12 +14,6 @@ from strongreplay.protocol import Split, Task
 FILL_SIZE = 32  # images of a forward pass at the end of a task
 
 
-class Sample(NamedTuple):
-    images: Tensor
-    labels: Tensor
-    logits: Tensor  # (M, C), kept up to date
-
-
 class XDERConfig(ReplayConfig):
     alpha: float = Field(0.3, ge=0, description="weight of the distance to stored logits; 0 skips that draw")
     beta: float = Field(0.8, ge=0, description="weight of the loss on replayed labels; 0 skips that draw")

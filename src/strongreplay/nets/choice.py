@@ -1,4 +1,4 @@
-"""Which net suits samples of a shape, where nobody names one."""
+"""The default net for a sample shape."""
 
 from typing import Any
 

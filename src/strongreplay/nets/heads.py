@@ -1,4 +1,4 @@
-"""The body of any net: its own classifier head is found and taken off, so that it answers with features."""
+"""The body of any net: its own classifier head is found and removed, so that it outputs features."""
 
 from copy import deepcopy
 from typing import Any

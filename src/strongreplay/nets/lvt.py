@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from strongreplay.nets.classifier import Classifier
-from strongreplay.nets.resnet import Block, conv3x3, layout_for
+from strongreplay.nets.resnet import BasicBlock, conv3x3, layout_for
 
 DROPOUT = 0.1
 EXPANSION = 2  # of the feed-forward layers
@@ -76,7 +76,7 @@ def distances(sides: Sides, stride: int) -> Tensor:
     return pairs.flatten(2).flatten(0, 1)
 
 
-class Attention(nn.Module):
+class ExternalAttention(nn.Module):
     """Queries come from the input, keys are weights; with stride 2, queries at every second position."""
 
     places: Tensor
@@ -121,7 +121,7 @@ class TransformerBlock(nn.Module):
         self, num_in: int, num_out: int, sides: Sides, heads: int, width: int, stride: int = 1
     ) -> None:
         super().__init__()
-        self.attention = Attention(num_in, num_out, sides, heads, width, stride)
+        self.attention = ExternalAttention(num_in, num_out, sides, heads, width, stride)
         self.residual = stride == 1
         self.widen = nn.Linear(num_out, EXPANSION * num_out)
         self.narrow = nn.Linear(EXPANSION * num_out, num_out)
@@ -144,9 +144,9 @@ class LVTBody(nn.Module):
         self.layout = layout_for(width)
         self.stem = nn.Sequential(
             conv3x3(channels, width), nn.BatchNorm2d(width), nn.ReLU(),
-            Block(width, width, 1), Block(width, width, 1),
-            Block(width, 2 * width, 2), Block(2 * width, 2 * width, 1),
-            Block(2 * width, 4 * width, 2), Block(4 * width, 4 * width, 1),
+            BasicBlock(width, width, 1), BasicBlock(width, width, 1),
+            BasicBlock(width, 2 * width, 2), BasicBlock(2 * width, 2 * width, 1),
+            BasicBlock(2 * width, 4 * width, 2), BasicBlock(4 * width, 4 * width, 1),
         )  # fmt: skip
         for layer in self.stem.modules():
             if isinstance(layer, nn.Conv2d):
@@ -182,7 +182,7 @@ class LVTNet(Classifier):
 
     def attention_parameters(self) -> list[nn.Parameter]:
         """The parameters that determine attention: external keys with their norms, and position tables."""
-        layers = [layer for layer in self.body.modules() if isinstance(layer, Attention)]
+        layers = [layer for layer in self.body.modules() if isinstance(layer, ExternalAttention)]
         return [*(p for layer in layers for p in layer.key.parameters()), *(layer.table for layer in layers)]
 
 

@@ -19,7 +19,7 @@ def conv3x3(num_in: int, num_out: int, stride: int = 1) -> nn.Conv2d:
     return nn.Conv2d(num_in, num_out, 3, stride, padding=1, bias=False)
 
 
-class Block(nn.Module):
+class BasicBlock(nn.Module):
     """Two 3 x 3 convolutions with a shortcut, which is projected if the shape changes."""
 
     def __init__(self, num_in: int, num_out: int, stride: int) -> None:
@@ -58,7 +58,7 @@ class ResNetBody(nn.Module):
         widths = [width, width, 2 * width, 4 * width, 8 * width]
         self.stages = nn.Sequential(
             *(
-                nn.Sequential(Block(before, after, stride), Block(after, after, 1))
+                nn.Sequential(BasicBlock(before, after, stride), BasicBlock(after, after, 1))
                 for before, after, stride in zip(widths, widths[1:], (1, 2, 2, 2), strict=False)
             )
         )

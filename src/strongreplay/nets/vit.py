@@ -44,7 +44,7 @@ class Form:
 
     @property
     def num_prefix(self) -> int:
-        """Tokens that are no patches."""
+        """Tokens that are not patches."""
         return self.has_class_token + self.registers
 
 
@@ -52,7 +52,7 @@ def layer_norm(width: int) -> nn.LayerNorm:
     return nn.LayerNorm(width, eps=1e-6)
 
 
-class Attention(nn.Module):
+class SelfAttention(nn.Module):
     def __init__(self, form: Form) -> None:
         super().__init__()
         self.heads, size = form.heads, form.width // form.heads
@@ -93,10 +93,10 @@ class LayerScale(nn.Module):
         return tokens * self.gamma
 
 
-class Block(nn.Module):
+class EncoderBlock(nn.Module):
     def __init__(self, form: Form) -> None:
         super().__init__()
-        self.norm1, self.attn = layer_norm(form.width), Attention(form)
+        self.norm1, self.attn = layer_norm(form.width), SelfAttention(form)
         self.norm2, self.mlp = layer_norm(form.width), FeedForward(form)
         self.ls1 = LayerScale(form.width) if form.layer_scale else nn.Identity()
         self.ls2 = LayerScale(form.width) if form.layer_scale else nn.Identity()
@@ -131,7 +131,7 @@ class ViTBody(nn.Module):
         self.register_parameter("reg_token", drawn(form.registers, width) if form.registers else None)
         self.pos_embed = drawn(placed, width)
         self.patch_embed = Patches(input_shape[0], form)
-        self.blocks = nn.ModuleList(Block(form) for _ in range(form.depth))
+        self.blocks = nn.ModuleList(EncoderBlock(form) for _ in range(form.depth))
         self.norm = nn.Identity() if form.averages else layer_norm(width)
         self.fc_norm = layer_norm(width) if form.averages else nn.Identity()
         for layer in self.modules():

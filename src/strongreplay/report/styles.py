@@ -11,7 +11,7 @@ from textwrap import fill
 
 from strongreplay import metrics
 from strongreplay.errors import printable
-from strongreplay.methods.table import COLOURS, METHOD_ROWS, method_look
+from strongreplay.methods.table import COLOURS, METHOD_ROWS, style_number
 from strongreplay.report.summary import Summary
 from strongreplay.report.tables import Group
 
@@ -44,9 +44,9 @@ def style_groups(groups: Iterable[Group]) -> list[tuple[Group, Style]]:
     coloured = choose_coloured(groups)
     numbers: dict[tuple[str, str], int] = {}
     # Sorted by name, so that styles do not depend on the results; variants come last.
-    for key in sorted(coloured, key=lambda key: (key[1] != "", method_look(key[0]), key)):
+    for key in sorted(coloured, key=lambda key: (key[1] != "", style_number(key[0]), key)):
         free = [number for number in range(MOST_COLOURED) if number not in numbers.values()]
-        wished = method_look(key[0]) % MOST_COLOURED
+        wished = style_number(key[0]) % MOST_COLOURED
         numbers[key] = wished if wished in free else free[0]
     return [(group, style_of(group, numbers.get(key_of(group)))) for group in groups]
 

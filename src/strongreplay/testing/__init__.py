@@ -3,8 +3,9 @@
     from strongreplay.testing import check_method
     check_method(MyMethod)
 
-Each check learns a small stream of three tasks, takes seconds and needs no pytest. A broken contract raises
-a ContractError that says which one and how to fix it. The methods of this package pass the same checks.
+Each check trains on a small stream of three tasks, takes seconds and needs no pytest. A broken contract
+raises a ContractError that says which one and how to fix it. The methods of this package pass the same
+checks.
 """
 
 from strongreplay.testing.case import NUM_CLASSES, ContractError, MethodCase, small_stream

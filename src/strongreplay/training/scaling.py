@@ -57,7 +57,7 @@ class Scaling:
 
     def guard(self, optimizer: Optimizer) -> None:
         """From now on the optimiser leaves out a step with gradients that are not finite."""
-        checked = Checked(optimizer)
+        checked = CheckedOptimizer(optimizer)
 
         def step() -> None:
             checked.look()
@@ -68,7 +68,7 @@ class Scaling:
         optimizer.step = step  # type: ignore[assignment, method-assign]
 
 
-class Checked:
+class CheckedOptimizer:
     """What GradScaler asks of an optimiser; its one gradient is the largest of all, already scaled back."""
 
     def __init__(self, optimizer: Optimizer) -> None:

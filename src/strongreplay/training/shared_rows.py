@@ -74,7 +74,7 @@ class SharedRows:
 
     def forward(self, whole_pass: Callable[..., Tensor], inputs: Tensor, *others: Tensor) -> Tensor:
         """`others` have as many rows as the inputs, such as prompts."""
-        if self.share or not self.pays(inputs):
+        if self.share or not self.divides(inputs):
             return whole_pass(self.module, inputs, *others)
         self.share, self.gathered = Share(len(inputs), self.ranks), 0
         try:
@@ -93,11 +93,11 @@ class SharedRows:
             )
         return found
 
-    def pays(self, inputs: Tensor) -> bool:
-        """Whether the rows are divided: not if there are few, nor if somebody looks at samples inside.
+    def divides(self, inputs: Tensor) -> bool:
+        """Whether rows are divided.
 
-        With gradients in evaluation mode, or hooks in the body, samples are looked at one by one, such as for
-        per-sample gradients; a layer with `needs_all_rows` says that it is looked at.
+        Not in small batches, nor when per-sample gradients or hooks need all rows. Gradients in evaluation
+        mode are taken to be per-sample ones; a layer that reads its own maps says so by `needs_all_rows`.
         """
         if len(inputs) < FEWEST_ROWS * self.ranks.size:
             return False

@@ -1,4 +1,4 @@
-"""Winners: a layer in which only a part of the channels stays on for each sample, those most active.
+"""k winners: a layer in which only the most active channels of each sample stay on.
 
 A channel's score is the sum of its absolute values over the image, before the ReLU: a channel with large
 negative values wins and is then zero. Ties at the threshold all lose, so fewer may stay on.
@@ -19,18 +19,18 @@ def num_channels(share: float, size: int) -> int:
     return int(share * size + 1e-9)
 
 
-class Winners(nn.Module):
+class KWinners(nn.Module):
     """Keep the channels whose score is above the threshold, then ReLU; a share of 1 keeps all."""
 
     def __init__(self, share: float) -> None:
         super().__init__()
         self.share = share
         self.before: Callable[[Tensor], Tensor] | None = None  # changes the maps first
-        self.after: Callable[[Tensor], None] | None = None  # is shown the result
+        self.after: Callable[[Tensor], None] | None = None  # reads the result
 
     @property
     def needs_all_rows(self) -> bool:
-        """Several ranks must not divide a batch while somebody changes or is shown its maps."""
+        """Do not divide a batch among ranks while hooks read or change its maps."""
         return self.before is not None or self.after is not None
 
     def forward(self, maps: Tensor) -> Tensor:
@@ -49,17 +49,17 @@ class Winners(nn.Module):
         return maps
 
 
-def with_winners(net: nn.Module, shares: tuple[float, ...]) -> tuple[Classifier, Winners]:
-    """Put winners into the net, in place; returns it with the last of them.
+def replace_relus(net: nn.Module, shares: tuple[float, ...]) -> tuple[Classifier, KWinners]:
+    """Replace the ReLU layers by k winners, in place; returns the net with the last of them.
 
-    The last stages have the last shares. In ResNet18 a stage has winners within its blocks and at its end.
+    The last stages have the last shares. In ResNet18 a stage has k winners within its blocks and at its end.
     """
     if isinstance(net, Classifier) and isinstance(net.body, ResNetBody):
         stages: list[Any] = list(net.body.stages)
         for stage, share in zip(stages, of_stages(shares, len(stages)), strict=True):
             for block in stage:
-                block.inner, block.outer = Winners(share), nn.Identity()
-            stage.append(Winners(share))
+                block.inner, block.outer = KWinners(share), nn.Identity()
+            stage.append(KWinners(share))
         return net, stages[-1][-1]
     places = [
         (parent, name)
@@ -71,7 +71,7 @@ def with_winners(net: nn.Module, shares: tuple[float, ...]) -> tuple[Classifier,
         raise ConfigError(
             f"scommer replaces the ReLU layers of resnet18, cnn or mlp; {type(net).__name__} is none of them"
         )
-    layers = [Winners(share) for share in of_stages(shares, len(places))]
+    layers = [KWinners(share) for share in of_stages(shares, len(places))]
     for (parent, name), layer in zip(places, layers, strict=True):
         setattr(parent, name, layer)
     return net, layers[-1]

@@ -1,4 +1,4 @@
-"""Where a lateral connection may enter a net: between each of its stages and the next."""
+"""Stages of the built-in nets, between which a method may add lateral connections."""
 
 from itertools import pairwise
 from typing import NamedTuple
@@ -11,8 +11,8 @@ from strongreplay.nets.cnn import CNNBody
 from strongreplay.nets.resnet import ResNetBody
 
 
-class Joint(NamedTuple):
-    """The module that ends a stage, and the one whose output a lateral connection is added to."""
+class StagePair(NamedTuple):
+    """The module that ends a stage, and the one of the next stage to whose output a method adds its own."""
 
     source: nn.Module
     target: nn.Module
@@ -21,19 +21,19 @@ class Joint(NamedTuple):
     is_map: bool  # whether outputs are (B, C, H, W) maps, halved from stage to stage
 
 
-def find_joints(net: nn.Module, method: str) -> list[Joint]:
-    """The joints of a net, from the first stage to the last; the built-in nets have stages."""
+def stage_pairs(net: nn.Module, method: str) -> list[StagePair]:
+    """Each stage of a built-in net with the next one, from the first to the last."""
     body = net.body if isinstance(net, Classifier) else None
     if isinstance(body, ResNetBody | CNNBody):
         stages: list[nn.Module] = list(body.stages if isinstance(body, ResNetBody) else body.layers)
         widths = [last_width(stage) for stage in stages]
         pairs = zip(pairwise(stages), pairwise(widths), strict=True)
-        return [Joint(*modules, *sizes, True) for modules, sizes in pairs]
+        return [StagePair(*modules, *sizes, True) for modules, sizes in pairs]
     if isinstance(body, nn.Sequential):
         layers = [(number, layer) for number, layer in enumerate(body) if isinstance(layer, nn.Linear)]
         # The activation that follows a layer ends its stage.
         return [
-            Joint(body[place + 1], after, layer.out_features, after.out_features, False)
+            StagePair(body[place + 1], after, layer.out_features, after.out_features, False)
             for (place, layer), (_, after) in pairwise(layers)
         ]
     raise ConfigError(
