@@ -178,10 +178,10 @@ def learn_command(
     if level is not None and not 0 < level <= 1:
         raise ConfigError(f"--level must be a probability > 0 and <= 1, got {level:g}; try --level 0.01")
 
-    from strongreplay.models.acts import accept_candidate
     from strongreplay.models.gate import LEVEL
     from strongreplay.models.learn import MAX_DROP, LearnRequest
     from strongreplay.models.store import Store
+    from strongreplay.models.switch_version import accept_candidate
     from strongreplay.training.settings import parse_settings
 
     for key, value in parse_settings(pairs).items():
@@ -197,11 +197,11 @@ def learn_command(
         version: Version | None = accept_candidate(Store(state), keep)
         notes: Sequence[str] | None = ()
     else:
-        order = LearnRequest(
+        request = LearnRequest(
             data, guard, settings, side, channels, limit, level, accept, again, restart, keep,
             allow_outside, skip_bad, case,
         )  # fmt: skip
-        outcome = learn(state, order, place)
+        outcome = learn(state, request, place)
         version, notes = outcome.version, outcome.report.notes if outcome.report else None
     print_outcome(Store(state), version, notes, (limit, level), everything, as_json)
     if version is None:
@@ -252,7 +252,7 @@ def is_number(text: str) -> bool:
     return text.removeprefix("-").isdecimal()
 
 
-def learn(state: Path, order: "LearnRequest", device: Any) -> "LearnOutcome":
+def learn(state: Path, request: "LearnRequest", device: Any) -> "LearnOutcome":
     """Learn with a progress bar; after a stop, print how to resume."""
     from strongreplay.models import learn as update
     from strongreplay.progress import ProgressBar, StopRequest
@@ -260,7 +260,7 @@ def learn(state: Path, order: "LearnRequest", device: Any) -> "LearnOutcome":
 
     with StopRequest() as stop, ProgressBar(stop) as bar:
         try:
-            return update.learn(state, order, device, [bar])
+            return update.learn(state, request, device, [bar])
         except Interrupted as error:
             stopped = str(error)
     typer.echo(f"{stopped}; run the same command again to resume", err=True)

@@ -66,10 +66,10 @@ def serve_command(
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is missing; pip install 'strongreplay[serve]'") from None
     from strongreplay.models.store import Store
+    from strongreplay.serve.limits import ServiceLimits
     from strongreplay.serve.live import LiveModel
-    from strongreplay.serve.settings import ServiceSettings
 
-    settings = ServiceSettings(
+    limits = ServiceLimits(
         host, read_token(token), wait_ms / 1000, batch_size, queue, body_limit, pixel_limit,
         timeout_seconds=timeout,
     )  # fmt: skip
@@ -82,7 +82,7 @@ def serve_command(
     if keeper:
         print_line(f"images of requests are kept in {keep_images}, at most {keep_count:,}")
     config = uvicorn.Config(
-        make_app(live, settings, keeper),
+        make_app(live, limits, keeper),
         log_level="warning",
         timeout_graceful_shutdown=DRAIN_SECONDS,
         server_header=False,
@@ -107,7 +107,7 @@ def open_keeper(folder: Path, count: int, num_bytes: int, state: Path) -> "Image
 
 def read_token(path: Path | None) -> str | None:
     """The token in a file, else in the environment, else None."""
-    from strongreplay.serve.settings import TOKEN_VARIABLE, check_token
+    from strongreplay.serve.limits import TOKEN_VARIABLE, check_token
 
     if path is None:
         found = os.environ.get(TOKEN_VARIABLE)

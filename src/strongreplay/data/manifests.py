@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from strongreplay.data.archives import Damaged, telling
 from strongreplay.data.images import REPLACE
 from strongreplay.data.labels import Label, check_name, read_label
-from strongreplay.data.read_options import STRICT, Faults, Outside, ReadOptions
+from strongreplay.data.read_options import STRICT, Faults, OutsideFolderError, ReadOptions
 from strongreplay.errors import DataError
 from strongreplay.storage.files import parse_json
 
@@ -108,7 +108,7 @@ def locate(path: Path, root: Path, options: ReadOptions) -> Path:
     with telling(path, REPLACE):
         file = path.resolve()
         if not options.allow_outside and not file.is_relative_to(root):
-            raise Outside(
+            raise OutsideFolderError(
                 f"{path} must stay inside {root}, got {file}; copy the file into the folder, "
                 "or allow it with --allow-outside"
             )

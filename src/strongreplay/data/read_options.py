@@ -13,7 +13,7 @@ def ignore(text: str) -> None:
     """Tell nobody."""
 
 
-class Outside(DataError):
+class OutsideFolderError(DataError):
     """A file that is not where it may be; it is never skipped as a bad one."""
 
 
@@ -41,7 +41,7 @@ class Faults:
     def collected(self) -> Iterator[None]:
         try:
             yield
-        except Outside:
+        except OutsideFolderError:
             raise
         except DataError as error:
             self.texts.append(str(error))

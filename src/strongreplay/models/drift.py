@@ -1,7 +1,7 @@
 """Signs of trouble in unlabelled data: samples unlike those the model knows, and other shares of classes.
 
 A sample is unlike if its score is above a threshold that the held-out samples exceed at a stated rate. The
-measures are in `unlike.py`.
+measures are in `ood_scores.py`.
 """
 
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ from torch import Tensor
 from strongreplay.data.user_data import Label
 from strongreplay.errors import ConfigError, DataError
 from strongreplay.models.clusters import Cluster, find_clusters, typical_distance
-from strongreplay.models.likeness import features_of
+from strongreplay.models.embeddings import features_of
 from strongreplay.models.memory_view import images_of, read_parts
 from strongreplay.models.model import Model
+from strongreplay.models.ood_scores import Energy, Measure, Nearest, distances, statistics_of
 from strongreplay.models.parts import FROZEN, TO_ANSWER, model_of
 from strongreplay.models.share_tests import ShareChange, compare_shares
 from strongreplay.models.store import Store, Version
-from strongreplay.models.unlike import Energy, Measure, Nearest, distances, statistics_of
 
 Kind = Literal["auto", "energy", "features"]  # auto: features if SLDA has statistics of them, else energy
 RATE = 0.05  # of false alarms among samples like the held-out ones

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from strongreplay.data.user_data import Label
-from strongreplay.models.likeness import features_of
+from strongreplay.models.embeddings import features_of
 from strongreplay.models.model import Model
-from strongreplay.models.unlike import Energy
+from strongreplay.models.ood_scores import Energy
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from strongreplay.storage.records import fingerprint
 LONGEST_NAME = 80  # characters; drawing long names is slow
 
 
-class Subject(NamedTuple):
+class FigureContent(NamedTuple):
     """The content of one figure, and the arguments of its drawing function."""
 
     about: str
@@ -32,7 +32,7 @@ class Subject(NamedTuple):
     shapes: int = 1  # number of shapes per entry
 
 
-Split = Callable[[list[Group], list[Cell]], Iterator[Subject]]
+Split = Callable[[list[Group], list[Cell]], Iterator[FigureContent]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def by_net(groups: list[Group]) -> Iterator[tuple[str, str, list[Group]]]:
                 yield name, f"{shorten(stream)}, {shorten(net)}", [shorten_names(g) for g in tell_apart(own)]
 
 
-def each_size(groups: list[Group], cells: list[Cell], fewest: int = 1) -> Iterator[Subject]:
+def each_size(groups: list[Group], cells: list[Cell], fewest: int = 1) -> Iterator[FigureContent]:
     """A figure for each memory size and scenario; configurations without memory are in each size."""
     for name, about, own in by_net(groups):
         for size in sizes_of(own) or (None,):
@@ -121,34 +121,34 @@ def each_size(groups: list[Group], cells: list[Cell], fewest: int = 1) -> Iterat
                 yield from each_scenario(what, base, here)
 
 
-def each_scenario(about: str, name: str, groups: list[Group]) -> Iterator[Subject]:
+def each_scenario(about: str, name: str, groups: list[Group]) -> Iterator[FigureContent]:
     """One figure per scenario; if there are several, the file name contains the scenario."""
     scenarios = scenarios_of(groups)
     for scenario in scenarios:
         full = f"{name}-{scenario}" if len(scenarios) > 1 else name
-        yield Subject(f"{about}, {TITLES[scenario]}", full, len(groups), (groups, scenario))
+        yield FigureContent(f"{about}, {TITLES[scenario]}", full, len(groups), (groups, scenario))
 
 
-def each_matrix(groups: list[Group], cells: list[Cell]) -> Iterator[Subject]:
+def each_matrix(groups: list[Group], cells: list[Cell]) -> Iterator[FigureContent]:
     """As `each_size`; a panel has a shape for each number of its matrix."""
     for subject in each_size(groups, cells):
         yield subject._replace(shapes=max(4, num_tasks(subject.arguments[0]) ** 2 // 10))
 
 
-def several_sizes(groups: list[Group], cells: list[Cell]) -> Iterator[Subject]:
+def several_sizes(groups: list[Group], cells: list[Cell]) -> Iterator[FigureContent]:
     """A figure for each scenario with all memory sizes, if there are at least two."""
     for name, about, own in by_net(groups):
         if len(sizes_of(own)) > 1:
             yield from each_scenario(about, name, own)
 
 
-def ablation_cells(groups: list[Group], cells: list[Cell]) -> Iterator[Subject]:
+def ablation_cells(groups: list[Group], cells: list[Cell]) -> Iterator[FigureContent]:
     paper = [cell for cell in cells if cell.item.target == "table4" and cell.ours]
     if paper:
-        yield Subject("the paper's", "paper", len(paper), (paper,))
+        yield FigureContent("the paper's", "paper", len(paper), (paper,))
 
 
-def ablation_families(groups: list[Group], cells: list[Cell]) -> Iterator[Subject]:
+def ablation_families(groups: list[Group], cells: list[Cell]) -> Iterator[FigureContent]:
     """A user's own runs that differ in their terms and are not in the paper."""
     known = {cell.item.fingerprint for cell in cells if cell.item.target == "table4" and cell.ours}
     for family in families(groups):
@@ -156,7 +156,7 @@ def ablation_families(groups: list[Group], cells: list[Cell]) -> Iterator[Subjec
             own = [shorten_names(group) for group in family]
             about = f"{own[0].stream}, memory {own[0].memory_size}"
             name = file_safe(f"{family[0].stream}-m{family[0].memory_size}")
-            yield Subject(about, name, len(own), (own,))
+            yield FigureContent(about, name, len(own), (own,))
 
 
 # Kind, title, function that lists the figures, and function that draws one; the most informative come first.

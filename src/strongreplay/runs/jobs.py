@@ -13,8 +13,8 @@ from strongreplay.protocol import Terms
 from strongreplay.runs.config import RunConfig
 from strongreplay.runs.estimate import num_steps
 from strongreplay.runs.loggers import make_loggers
-from strongreplay.runs.own_code import code_hash, is_being_edited
 from strongreplay.runs.run import Interrupted, StoppedRun, name_of, run, state_folder
+from strongreplay.runs.source_hash import code_hash, is_being_edited
 from strongreplay.storage import files
 from strongreplay.storage.checkpoints import remove_checkpoints
 from strongreplay.storage.records import RunRecord, read_record, record_path

@@ -69,7 +69,7 @@ class RayPool:
             if not self.running:
                 return
             ended, _ = ray.wait(list(self.running), timeout=LOOK_SECONDS)
-            self.hear(ray, inbox, listener)
+            self.receive(ray, inbox, listener)
             for task in ended:
                 job = self.running.pop(task)
                 self.finish(ray, job, task, listener, stopping)
@@ -101,7 +101,7 @@ class RayPool:
         )  # fmt: skip
         self.running[task] = job
 
-    def hear(self, ray: Any, inbox: Any, listener: GridListener) -> None:
+    def receive(self, ray: Any, inbox: Any, listener: GridListener) -> None:
         jobs = {(id(job), job.attempts): job for job in self.running.values()}
         for key, kind, rest in ray.get(inbox.take.remote()):
             if (job := jobs.get(key)) is None:  # of a process that was given up

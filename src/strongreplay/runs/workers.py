@@ -71,7 +71,7 @@ class WorkerPool:
                     self.start(job)
                 if not self.running:
                     return
-                for job in self.hear(listener):
+                for job in self.receive(listener):
                     if job.ended is None and not stopping:  # its process died
                         coming = chain([job], coming)
                     else:
@@ -85,13 +85,13 @@ class WorkerPool:
                 worker.process.join()
 
     def start(self, job: Job) -> None:
-        job.worker = self.idle.pop() if self.idle else self.hire()
+        job.worker = self.idle.pop() if self.idle else self.start_worker()
         job.attempts, job.seconds = job.attempts + 1, -time.perf_counter()
         job.device = free_device(self.devices, self.running)
         job.worker.link.send((job.config.to_dict(), job.config.source, job.device))
         self.running.append(job)
 
-    def hire(self) -> Worker:
+    def start_worker(self) -> Worker:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         threads = self.threads or max(1, (os.cpu_count() or 1) // self.num_jobs)
@@ -106,11 +106,11 @@ class WorkerPool:
             if job.worker:
                 job.worker.process.terminate()  # the child writes its state and ends
 
-    def hear(self, listener: GridListener) -> Iterator[Job]:
+    def receive(self, listener: GridListener) -> Iterator[Job]:
         """Finished jobs, and jobs whose process died; `ended` is None if a job is tried again."""
         workers = [(job, job.worker) for job in self.running if job.worker]
-        heard = wait([worker.link for _, worker in workers], LOOK_SECONDS)
-        for job, worker in [(job, worker) for job, worker in workers if worker.link in heard]:
+        readable = wait([worker.link for _, worker in workers], LOOK_SECONDS)
+        for job, worker in [(job, worker) for job, worker in workers if worker.link in readable]:
             try:
                 kind, *rest = worker.link.recv()
             except (EOFError, ConnectionError):

@@ -82,7 +82,7 @@ class ModelStatus:
     net: Mapping[str, Any]
     method: str
     shape: tuple[int, ...]
-    lessons: int
+    num_updates: int
     classes: tuple[ClassStatus, ...]
     known_since: str | None  # the oldest stored ancestor, if older ones were removed
     memory: MemoryStatus
@@ -104,7 +104,7 @@ class ModelStatus:
         return plain
 
 
-RENAMED = {"parent": "from"}
+RENAMED = {"parent": "from", "num_updates": "lessons"}  # the keys of version 0.1
 
 
 @refuses_misfits
@@ -132,7 +132,7 @@ def read_status(
         net={key: value for key, value in plan["net"].items() if value is not None},
         method=plan["learner"]["method"],
         shape=tuple(model["shape"]),
-        lessons=model["lessons"],
+        num_updates=model["lessons"],
         classes=tuple(describe_classes(model, line, samples)),
         known_since=line[0].name if line and line[0].parent else None,
         memory=MemoryStatus(

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from strongreplay.runs import own_code
+from strongreplay.runs import source_hash
 from strongreplay.runs.config import RunConfig, resolve
 from strongreplay.runs.grid import sort_out
-from strongreplay.runs.own_code import ROOT, code_hash, common_files, is_being_edited, own_files, substance
 from strongreplay.runs.run import run
+from strongreplay.runs.source_hash import ROOT, code_hash, common_files, is_being_edited, own_files, substance
 from strongreplay.storage.records import write_record
 
 SOURCE = '''"""What it is."""
@@ -98,11 +98,11 @@ def test_git_tells_whether_a_file_is_being_edited(tmp_path: Path, monkeypatch: p
     method.write_text((ROOT / "methods" / "sgd.py").read_text())
     for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
         subprocess.run([*git, *words], check=True)
-    monkeypatch.setattr(own_code, "own_files", lambda module: (method,))
+    monkeypatch.setattr(source_hash, "own_files", lambda module: (method,))
     config = resolve("split-digits", "sgd")
     assert not is_being_edited(config, tmp_path)
-    own_code._has_changes.cache_clear()
+    source_hash._has_changes.cache_clear()
     method.write_text("changed")
     assert is_being_edited(config, tmp_path)
-    own_code._has_changes.cache_clear()
+    source_hash._has_changes.cache_clear()
     assert not is_being_edited(config, tmp_path / "nowhere")

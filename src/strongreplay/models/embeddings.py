@@ -1,4 +1,4 @@
-"""The features by which samples are alike: of a frozen backbone, or of the body of a model's net."""
+"""Embeddings, by which samples are compared: features of a frozen backbone or of the body of the net."""
 
 from collections.abc import Callable
 
