@@ -94,8 +94,8 @@ def sort_out(
 ) -> tuple[list[Job], list[Job], list[str]]:
     """Recorded runs, runs to make, and a line for each record that cannot be used.
 
-    A record made by another version of our code is kept and reported, unless its method is being edited. With
-    `again`, all runs are made again.
+    A record made by another version of our code is kept and reported, unless its method or net is being
+    edited. With `again`, all runs are made again.
     """
     recorded, absent, problems, num_older = list[Job](), list[Job](), list[str](), 0
     for config in configs:
@@ -108,7 +108,7 @@ def sort_out(
             record = find_record(config, out)
             is_older = record is not None and made_by_other_code(record, config)
             if is_older and is_being_edited(config):
-                problems.append(f"{job.name}: its method is being edited; running again")
+                problems.append(f"{job.name}: its method or net is being edited; running again")
             elif record is not None:
                 num_older += is_older
                 job.ended = ("skipped", f"recorded already, skipped ({record_path(out, config.to_dict())})")
