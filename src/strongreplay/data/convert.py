@@ -36,7 +36,7 @@ class RequiredForm(NamedTuple):
     choose: "Choose | None" = None
 
     def settled(self, side: int, channels: int) -> "RequiredForm":
-        """For images of this side and so many channels: what `choose` says of them."""
+        """The form after `choose` has seen the side and the channels of the images."""
         return self.choose(self, side, channels) if self.choose else self
 
 

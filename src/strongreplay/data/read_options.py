@@ -10,7 +10,7 @@ MOST_NAMED = 50  # files in one message
 
 
 def ignore(text: str) -> None:
-    """Tell nobody."""
+    """Ignore the message."""
 
 
 class OutsideFolderError(DataError):
@@ -47,7 +47,7 @@ class Faults:
             self.texts.append(str(error))
 
     def settle(self, num_good: int) -> None:
-        """Raise an error with all faults, or tell about them if they may be skipped and something is left."""
+        """Raise an error with all faults, or report them if they may be skipped and something is left."""
         if not self.texts:
             return
         count, named = len(self.texts), "\n".join(f"  {text}" for text in self.texts[:MOST_NAMED])

@@ -73,7 +73,9 @@ def list_table(
             labels += name_numbers(own, _class_names(schema, label), str(path))
             names += [f"{path.name}#{row}" for row in range(len(own))]
             used.append((path, image, len(own)))
-        options = ReadOptions(options.allow_outside, options.skip_bad)  # the first file tells for all
+        options = ReadOptions(
+            options.allow_outside, options.skip_bad
+        )  # one message is enough: all files should have the columns of the first
     if not labels:
         raise DataError(f"{table} has no rows; {REMEDY}")
 

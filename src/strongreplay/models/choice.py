@@ -14,7 +14,7 @@ from strongreplay.models.settings import CLOSED_FORM, NONE_IS_OFF
 from strongreplay.nets.backbones import Backbone, is_backbone, open_backbone
 from strongreplay.nets.published import EXTRA, is_installed
 
-PHOTO_SIDE = 64  # pixels; from here on a backbone is chosen if nobody names a net
+PHOTO_SIDE = 64  # pixels; from here on a backbone is chosen if no net is named
 LARGEST_FROM_SCRATCH = 128  # pixels; a step on a CPU takes seconds above
 USUAL = "efficientnet-lite0"
 

@@ -142,7 +142,7 @@ def make_reference(
 
 
 def usual_measure(model: Model) -> Measure:
-    """What is measured unless somebody says otherwise; it needs no held-out samples."""
+    """The default measure; needs no held-out samples."""
     return statistics_of(model) or Energy(model)
 
 
@@ -159,7 +159,7 @@ class Collector:
         self.images: list[Tensor] = []
 
     def add(self, names: Sequence[str], images: Tensor) -> None:
-        stored = self.model.stored(images)  # once: of a backbone it takes the longest
+        stored = self.model.stored(images)  # computed once, because the backbone is slow
         logits, features = self.model.scores(stored), features_of(self.model, stored)
         scores = self.reference.sum_up(self.reference.measure(stored, logits))
         rows = (scores > self.reference.threshold).nonzero().flatten()

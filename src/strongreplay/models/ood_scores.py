@@ -24,7 +24,7 @@ class Measure(Protocol):
 
 
 class Energy:
-    """Of the method's own logits, without the factor that makes them probabilities."""
+    """Energy of the logits before temperature scaling."""
 
     def __init__(self, model: Model) -> None:
         self.scale = float(model.method.scale) if isinstance(model.method, NCM) else 1.0

@@ -38,7 +38,7 @@ class ReviewCollector:
 
     def add(self, names: Sequence[str], images: Tensor) -> None:
         self.names += names
-        stored = self.model.stored(images)  # once: of a backbone it takes the longest
+        stored = self.model.stored(images)  # computed once, because the backbone is slow
         self.logits.append(self.model.scores(stored))
         self.features.append(features_of(self.model, stored))
 

@@ -176,7 +176,7 @@ def attempt(config: RunConfig, options: RunOptions, listener: Listener) -> tuple
 
 
 def explain_failure(error: Exception) -> str | None:
-    """What a person can do something about: too little memory, a fault in a user's code, the disk."""
+    """A message for errors the user can fix (memory, disk, their own code), else None."""
     signs = ("out of memory", "allocate memory", "overflow when unpacking", "size calculation overflowed")
     is_about_memory = any(sign in str(error).lower() for sign in signs)
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError | TypeError) and is_about_memory):

@@ -1,8 +1,8 @@
 """RayPool: runs as tasks of a Ray cluster, each with the CPUs and GPUs it declares.
 
-An actor on the driver's node collects what the runs tell. Where the nodes see the driver's folder of records,
-runs write there; where they do not, checkpoints, records and logs are sent to the driver. A run whose worker
-was killed or whose node is lost goes on from its last checkpoint elsewhere. After a stop every run writes its
+An actor on the driver's node collects the messages of the runs. Where the nodes see the driver's folder of
+records, runs write there; elsewhere, checkpoints, records and logs are sent to the driver. A run whose worker
+was killed or whose node is lost resumes elsewhere from its last checkpoint. After a stop every run writes its
 state and ends. No cluster is started here, because Ray listens on all interfaces.
 """
 
@@ -132,7 +132,7 @@ class RayPool:
             dead = {node["NodeID"] for node in ray.nodes() if not node["Alive"]}
             lost = isinstance(error, ray.exceptions.NodeDiedError) or self.nodes.get(id(job)) in dead
             reason = "its node is lost" if lost else f"its worker ended ({first_line(error)})"
-            job.attempts -= lost  # that was not its fault
+            job.attempts -= lost  # a lost node does not count as an attempt
             if stopping:
                 job.ended = ("stopped", f"{reason} while it was stopping")
             elif job.attempts >= ATTEMPTS:

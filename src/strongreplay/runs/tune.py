@@ -1,9 +1,9 @@
 """MethodStudy: Optuna searches the settings of one method; every trial is a run judged on held-out data.
 
 `data.validation` replaces the test data of every trial, so nothing chosen here has seen them. After each task
-a trial tells its accuracy, and is stopped if most others were better there. Trials are in a journal: a search
-that is stopped or killed goes on where it was, and its unfinished trials from their checkpoints. The best
-trials are run with further seeds, and the best mean is written as a recipe.
+a trial reports its accuracy, and is stopped if most others were better there. Trials are in a journal: a
+search that was stopped or killed resumes where it was, and its unfinished trials from their checkpoints. The
+best trials are run with further seeds, and the best mean is written as a recipe.
 """
 
 import hashlib

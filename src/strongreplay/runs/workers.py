@@ -120,7 +120,7 @@ class WorkerPool:
             elif kind == "message":
                 listener.on_message(job.name, rest[0])
             elif kind == "scores":
-                with suppress(OSError):  # its end is heard next
+                with suppress(OSError):  # the closed pipe is noticed in the next round
                     worker.link.send(self.goes_on(job, *rest))
             else:
                 if kind == "died":
@@ -240,7 +240,7 @@ def make_runs(link: Connection, options: RunOptions, listener: PipeListener) -> 
 def attempt_anything(
     held: dict[str, Any], source: str, options: RunOptions, listener: Listener
 ) -> tuple[str, str]:
-    """Make a run; a fault of ours is told with its place: it must not end the process."""
+    """Make a run. An unexpected error becomes a message with file and line; the worker continues."""
     try:
         return attempt(config_of(held, source), options, listener)
     except Exception as error:

@@ -65,7 +65,7 @@ class Readiness(BaseModel):
     ready: bool
     version: str
     waiting: int
-    needs_token: bool  # for the routes that do not answer everybody
+    needs_token: bool  # for the routes other than the page, /health, /ready and /docs
     problem: str | None = None
 
 

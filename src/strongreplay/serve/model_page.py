@@ -50,7 +50,7 @@ class ForgetRequest(BaseModel):
 
 
 class ModelPage:
-    """What people see of the model and what they may do with it."""
+    """Routes of the page: the state of the model, and actions on it: accept, roll back, erase."""
 
     def __init__(self, live: LiveModel, limits: ServiceLimits, cache: SampleCache, traffic: Traffic) -> None:
         self.live, self.limits, self.cache, self.traffic = live, limits, cache, traffic

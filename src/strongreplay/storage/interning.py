@@ -9,7 +9,7 @@ COMMON = ("versions", "hardware")  # of what was measured: the same for all runs
 
 
 class Interner:
-    """Rebuilds records from parts that it has seen before; nobody may change them.
+    """Rebuilds records from parts that it has seen before; these are shared and must not be changed.
 
     Scores are shares of a test set, so even the numbers of accuracy matrices come again and again. Loss terms
     are left out: no table or figure shows them, and they are half of a record.

@@ -95,7 +95,7 @@ class ModelStatus:
         """For JSON, with the keys that `ser status --json` prints."""
         plain = asdict(self, dict_factory=lambda pairs: {RENAMED.get(key, key): v for key, v in pairs})
         plain["memory"]["held-out"] = plain["memory"].pop("held_out")
-        for key in ("keeps", "is_features"):  # told only where they say something
+        for key in ("keeps", "is_features"):  # left out if empty or false
             if not plain["memory"][key]:
                 del plain["memory"][key]
         for change in (plain["candidate"] or {"fallen": ()})["fallen"]:
