@@ -15,7 +15,7 @@ from torch import Tensor
 from strongreplay.data.user_data import Label
 from strongreplay.errors import ConfigError, DataError
 from strongreplay.models.clusters import Cluster, find_clusters, typical_distance
-from strongreplay.models.embeddings import features_of
+from strongreplay.models.embeddings import embed
 from strongreplay.models.memory_view import images_of, read_parts
 from strongreplay.models.model import Model
 from strongreplay.models.ood_scores import Energy, Measure, Nearest, distances, statistics_of
@@ -116,8 +116,7 @@ def make_reference(
     """The reference of held-out images and their classes."""
     if not len(images):
         choose_threshold(torch.empty(0), rate)
-    stored = model.stored(images)
-    logits, features = model.scores(stored), features_of(model, stored)
+    stored, logits, features = embed(model, images)
     measure = usual_measure(model) if kind != "energy" else Energy(model)
     if kind == "features" and isinstance(measure, Energy):
         measure, parts = Nearest(model, features), distances(features, features, same=True)[:, None]
@@ -159,8 +158,7 @@ class Collector:
         self.images: list[Tensor] = []
 
     def add(self, names: Sequence[str], images: Tensor) -> None:
-        stored = self.model.stored(images)  # computed once, because the backbone is slow
-        logits, features = self.model.scores(stored), features_of(self.model, stored)
+        stored, logits, features = embed(self.model, images)
         scores = self.reference.sum_up(self.reference.measure(stored, logits))
         rows = (scores > self.reference.threshold).nonzero().flatten()
         self.unlike_rows += (rows + len(self.names)).tolist()

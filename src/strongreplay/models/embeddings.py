@@ -13,6 +13,12 @@ from strongreplay.models.model import Model
 BATCH_SIZE = 500
 
 
+def embed(model: Model, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Images as stored, their logits and features; the stored form is computed once: a backbone is slow."""
+    stored = model.stored(images)
+    return stored, model.scores(stored), features_of(model, stored)
+
+
 @torch.no_grad()
 def features_of(model: Model, images: Tensor, on_batch: Callable[[int], None] = lambda count: None) -> Tensor:
     """(N, D) features of length 1, on the host; the logits take their place if the net shows no features."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from matplotlib.figure import Figure
 
 from strongreplay.report.ablation import families, lacks_terms
+from strongreplay.report.page_text import shorten
 from strongreplay.report.styles import TITLES, UPPER_BOUND, matrices_of, net_of, scenarios_of, sizes_of
 from strongreplay.report.tables import Group, tell_apart
 from strongreplay.report.verdicts import Cell
@@ -108,7 +109,11 @@ def by_net(groups: list[Group]) -> Iterator[tuple[str, str, list[Group]]]:
         for net, own in own_nets.items():
             if num_rivals(own):
                 name = file_safe(f"{stream}-{net}" if len(own_nets) > 1 else stream)
-                yield name, f"{shorten(stream)}, {shorten(net)}", [shorten_names(g) for g in tell_apart(own)]
+                yield (
+                    name,
+                    ", ".join(shorten(one, LONGEST_NAME) for one in (stream, net)),
+                    [shorten_names(g) for g in tell_apart(own)],
+                )
 
 
 def each_size(groups: list[Group], cells: list[Cell], fewest: int = 1) -> Iterator[FigureContent]:
@@ -132,7 +137,9 @@ def each_scenario(about: str, name: str, groups: list[Group]) -> Iterator[Figure
 def each_matrix(groups: list[Group], cells: list[Cell]) -> Iterator[FigureContent]:
     """As `each_size`; a panel has a shape for each number of its matrix."""
     for subject in each_size(groups, cells):
-        yield subject._replace(shapes=max(4, num_tasks(subject.arguments[0]) ** 2 // 10))
+        yield subject._replace(
+            shapes=max(4, max(group.num_tasks for group in subject.arguments[0]) ** 2 // 10)
+        )
 
 
 def several_sizes(groups: list[Group], cells: list[Cell]) -> Iterator[FigureContent]:
@@ -183,19 +190,9 @@ def num_rivals(groups: list[Group]) -> int:
     return sum(group.method != UPPER_BOUND for group in groups)
 
 
-def num_tasks(groups: list[Group]) -> int:
-    found = [len(group.records[0].matrix(s)[-1]) for group in groups for s in group.records[0].scenarios]
-    return max(found, default=0)
-
-
 def shorten_names(group: Group) -> Group:
-    return replace(
-        group, stream=shorten(group.stream), method=shorten(group.method), variant=shorten(group.variant)
-    )
-
-
-def shorten(text: str) -> str:
-    return text if len(text) <= LONGEST_NAME else text[: LONGEST_NAME - 1] + "…"
+    names = {key: shorten(getattr(group, key), LONGEST_NAME) for key in ("stream", "method", "variant")}
+    return replace(group, **names)
 
 
 def file_safe(name: str) -> str:

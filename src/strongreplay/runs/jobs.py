@@ -175,6 +175,18 @@ def attempt(config: RunConfig, options: RunOptions, listener: Listener) -> tuple
         raise  # a fault of ours, whose traceback is needed
 
 
+def end_or_retry(
+    job: Job, reason: str, listener: GridListener, stopping: bool, retry: str = "it is tried once more"
+) -> None:
+    """End a job that gave no result, or leave `ended` None and report that it is tried again."""
+    if stopping:
+        job.ended = ("stopped", f"{reason} while it was stopping")
+    elif job.attempts >= ATTEMPTS:
+        job.ended = ("failed", reason)
+    else:
+        listener.on_message(job.name, f"{reason}; {retry}, from its last checkpoint")
+
+
 def explain_failure(error: Exception) -> str | None:
     """A message for errors the user can fix (memory, disk, their own code), else None."""
     signs = ("out of memory", "allocate memory", "overflow when unpacking", "size calculation overflowed")

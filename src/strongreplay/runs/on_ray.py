@@ -21,7 +21,15 @@ from uuid import uuid4
 
 from strongreplay.errors import ConfigError
 from strongreplay.runs.config import RunConfig
-from strongreplay.runs.jobs import ATTEMPTS, LOOK_SECONDS, GridListener, Job, Judge, RunOptions, first_line
+from strongreplay.runs.jobs import (
+    LOOK_SECONDS,
+    GridListener,
+    Job,
+    Judge,
+    RunOptions,
+    end_or_retry,
+    first_line,
+)
 from strongreplay.runs.ray_inbox import Inbox
 from strongreplay.runs.ray_tasks import Packed, make_run_there, pack, unpack
 from strongreplay.runs.run import state_folder
@@ -133,12 +141,7 @@ class RayPool:
             lost = isinstance(error, ray.exceptions.NodeDiedError) or self.nodes.get(id(job)) in dead
             reason = "its node is lost" if lost else f"its worker ended ({first_line(error)})"
             job.attempts -= lost  # a lost node does not count as an attempt
-            if stopping:
-                job.ended = ("stopped", f"{reason} while it was stopping")
-            elif job.attempts >= ATTEMPTS:
-                job.ended = ("failed", reason)
-            else:
-                listener.on_message(job.name, f"{reason}; it is tried once more, from its last checkpoint")
+            end_or_retry(job, reason, listener, stopping)
 
     def stop(self, ray: Any, inbox: Any) -> None:
         """Ask all runs to stop; tasks that wait for room are taken back."""

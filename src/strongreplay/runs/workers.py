@@ -23,13 +23,13 @@ import torch
 from strongreplay.protocol import Terms
 from strongreplay.runs.config import config_of
 from strongreplay.runs.jobs import (
-    ATTEMPTS,
     LOOK_SECONDS,
     GridListener,
     Job,
     Judge,
     RunOptions,
     attempt,
+    end_or_retry,
     free_device,
 )
 from strongreplay.runs.worker_start import ParentWatch, begin
@@ -71,11 +71,10 @@ class WorkerPool:
                     self.start(job)
                 if not self.running:
                     return
-                for job in self.receive(listener):
-                    if job.ended is None and not stopping:  # its process died
+                for job in self.receive(listener, stopping):
+                    if job.ended is None:  # its process died
                         coming = chain([job], coming)
                     else:
-                        job.ended = job.ended or ("stopped", "its process died while it was stopping")
                         yield job
                 listener.on_tick(self.running)
         finally:
@@ -106,7 +105,7 @@ class WorkerPool:
             if job.worker:
                 job.worker.process.terminate()  # the child writes its state and ends
 
-    def receive(self, listener: GridListener) -> Iterator[Job]:
+    def receive(self, listener: GridListener, stopping: bool) -> Iterator[Job]:
         """Finished jobs, and jobs whose process died; `ended` is None if a job is tried again."""
         workers = [(job, job.worker) for job in self.running if job.worker]
         readable = wait([worker.link for _, worker in workers], LOOK_SECONDS)
@@ -124,23 +123,14 @@ class WorkerPool:
                     worker.link.send(self.goes_on(job, *rest))
             else:
                 if kind == "died":
-                    judge_death(job, worker, listener)
+                    worker.process.join()
+                    end_or_retry(job, exit_reason(worker.process.exitcode), listener, stopping)
                 else:
                     job.ended = (kind, rest[0])
                     self.idle.append(worker)
                 job.worker, job.seconds = None, job.seconds + time.perf_counter()
                 self.running.remove(job)
                 yield job
-
-
-def judge_death(job: Job, worker: Worker, listener: GridListener) -> None:
-    """Mark a job whose process died as failed, unless it is tried again."""
-    worker.process.join()
-    reason = exit_reason(worker.process.exitcode)
-    if job.attempts < ATTEMPTS:
-        listener.on_message(job.name, f"{reason}; it is tried once more, from its last checkpoint")
-    else:
-        job.ended = ("failed", reason)
 
 
 def exit_reason(code: int | None) -> str:
