@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 from support.commands import Ser
+from support.grids import Quiet
 
 from strongreplay.errors import ConfigError
 from strongreplay.runs.config import RunConfig, resolve
-from strongreplay.runs.grid import Grid, Job, RunOptions
+from strongreplay.runs.grid import Grid, RunOptions
 from strongreplay.runs.search_space import Range, read_space, space_of
 from strongreplay.runs.tune import MethodStudy, Pruning, TrialResult, check_space, choose, write_recipe
 from strongreplay.storage.records import read_folder
@@ -18,13 +19,6 @@ SMALL = {"train.epochs": 1, "net.width": 16, "data.validation": 0.2}
 
 def config(method: str = "er", **settings: Any) -> RunConfig:
     return resolve("split-digits", method, 30, 0, SMALL | settings)
-
-
-class Quiet:
-    def on_tick(self, running: list[Job]) -> None: ...
-    def on_message(self, name: str, text: str) -> None: ...
-    def wants_stop(self) -> bool:
-        return False
 
 
 def search(study: MethodStudy) -> list[TrialResult]:
