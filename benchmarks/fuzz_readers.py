@@ -39,9 +39,9 @@ from strongreplay.data.formats import cifar_member, idx_archives, parse_cifar, p
 from strongreplay.data.image_files import stream_images
 from strongreplay.data.images import read_header
 from strongreplay.data.layouts import split_data
-from strongreplay.data.own_data import open_own
 from strongreplay.data.read_options import ReadOptions
 from strongreplay.data.user_data import read_chunk, read_inputs
+from strongreplay.data.user_splits import open_user_splits
 from strongreplay.errors import SerError
 from strongreplay.models.inspect.history import read_history
 from strongreplay.models.inspect.status import read_status
@@ -226,7 +226,7 @@ def arrays() -> list[Files]:
 def read_arrays(folder: Path, chance: Random) -> None:
     with contextlib.suppress(SerError):
         read_inputs(open_array(folder / "inputs.npy"), shape=chance.choice(((1, 6, 6), (5,), None)))
-    open_own(f"npy:{folder}", folder / "kept")
+    open_user_splits(f"npy:{folder}", folder / "kept")
 
 
 @cache
@@ -244,7 +244,7 @@ def archives() -> list[Files]:
 def read_archives(folder: Path, chance: Random) -> None:
     with contextlib.suppress(SerError):
         read_chunk(folder / "x.npz", side=chance.choice((None, 4)))
-    open_own(f"npz:{folder / 'x.npz'}", folder / "kept")
+    open_user_splits(f"npz:{folder / 'x.npz'}", folder / "kept")
 
 
 def read_kept_arrays(folder: Path, chance: Random) -> None:
@@ -253,11 +253,11 @@ def read_kept_arrays(folder: Path, chance: Random) -> None:
     write_files(folder, chance.choice(arrays() + archives()))
     packed = folder / "x.npz"
     name = f"npz:{packed}" if packed.exists() else f"npy:{folder}"
-    open_own(name, folder / "kept")
+    open_user_splits(name, folder / "kept")
     path = chance.choice([path for path in sorted((folder / "kept").rglob("*.*")) if path.is_file()])
     mutate = mutate_json if path.suffix == ".json" and chance.random() < 0.8 else mutate_bytes
     path.write_bytes(mutate(path.read_bytes(), chance))
-    found = open_own(name, folder / "kept")
+    found = open_user_splits(name, folder / "kept")
     for split in (found.train, found.test):
         torch.add(split.inputs[:2], 1)
 

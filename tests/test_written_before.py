@@ -225,9 +225,9 @@ def test_an_old_version_is_compared_with_a_new_one_and_ids_go_on(model: Path) ->
     old, new = (read_parts(store, name)[1] for name in ("v3", "v4"))
     kept = {(one.id, one.source, one.label) for one in samples_of(old)}
     older = {
-        (one.id, one.source, one.label) for one in samples_of(new) if one.lesson <= old["model"]["lessons"]
+        (one.id, one.source, one.label) for one in samples_of(new) if one.update <= old["model"]["lessons"]
     }
-    fresh = {one.id for one in samples_of(new) if one.lesson > old["model"]["lessons"]}
+    fresh = {one.id for one in samples_of(new) if one.update > old["model"]["lessons"]}
     assert older
     assert older <= kept
     assert min(fresh) >= max(next_ids)

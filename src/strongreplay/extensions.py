@@ -23,7 +23,7 @@ FILE_MODULE = "strongreplay_file_"  # how the module of a user's file begins
 STANDARD_LIBRARY = Path(traceback.__file__).parent
 
 
-class Loaded(NamedTuple):
+class LoadedObject(NamedTuple):
     """A loaded object, its short name, and the identity of its code."""
 
     value: object
@@ -47,7 +47,7 @@ def is_path(text: str) -> bool:
     return text.rpartition(":")[0].endswith(".py")
 
 
-def load_object(text: str, kind: Kind, source_hash: str | None = None) -> Loaded:
+def load_object(text: str, kind: Kind, source_hash: str | None = None) -> LoadedObject:
     """Load `mine.py:Thing` (a path from the current folder) or the entry point of that name.
 
     With `source_hash`, only that version of the code is accepted: a file that was edited since is refused,
@@ -61,7 +61,7 @@ def installed(kind: Kind) -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=f"strongreplay.{kind}s")}
 
 
-def _from_file(text: str, kind: Kind, expected: str | None) -> Loaded:
+def _from_file(text: str, kind: Kind, expected: str | None) -> LoadedObject:
     file, _, name = text.rpartition(":")
     path = Path(file).absolute()
     module = sys.modules.get(_module_name(path, expected)) if expected else None
@@ -82,7 +82,7 @@ def _from_file(text: str, kind: Kind, expected: str | None) -> Loaded:
     if not hasattr(module, name):
         own = [key for key, value in vars(module).items() if _is_public(module, key, value)]
         raise unknown(kind, name, own, f"Looked in {file}.")
-    return Loaded(getattr(module, name), name, expected)
+    return LoadedObject(getattr(module, name), name, expected)
 
 
 def _is_public(module: ModuleType, key: str, value: object) -> bool:
@@ -197,7 +197,7 @@ def _hash(sources: dict[Path, bytes]) -> str:
     return digest.hexdigest()[:12]
 
 
-def _from_package(text: str, kind: Kind, expected: str | None) -> Loaded:
+def _from_package(text: str, kind: Kind, expected: str | None) -> LoadedObject:
     offered = installed(kind)
     if text not in offered:
         raise unknown(kind, text, offered, f"See: ser list {kind}s")
@@ -208,6 +208,6 @@ def _from_package(text: str, kind: Kind, expected: str | None) -> Loaded:
             f"{kind} {text}: this run is of {expected}, installed is {package}; install the first"
         )
     try:
-        return Loaded(point.load(), text, package)
+        return LoadedObject(point.load(), text, package)
     except (Exception, SystemExit) as error:
         raise ConfigError(f"{kind} {text} of {package} cannot be loaded: {_reason(error)}") from None

@@ -173,13 +173,13 @@ class RunningJob(Protocol):
     seconds: float
 
 
-Standing = Callable[[Any], tuple[str, str]]  # of a job: what is recorded of it so far, and published
+DescribeScores = Callable[[Any], tuple[str, str]]  # of a job: what is recorded of it so far, and published
 
 
 class GridProgress(Screen):
     """Lines for runs that ended, above a live table of the running ones, a bar over all and the time left."""
 
-    def __init__(self, jobs: Sequence[RunningJob], standing: Standing | None = None) -> None:
+    def __init__(self, jobs: Sequence[RunningJob], standing: DescribeScores | None = None) -> None:
         from rich.live import Live
 
         self.stop, self.standing = StopRequest(), standing

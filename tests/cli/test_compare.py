@@ -3,6 +3,7 @@
 import io
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -11,11 +12,13 @@ from support.commands import Ser
 from support.records import make_record
 
 from strongreplay.cli.compare import make_comparison_table
+from strongreplay.cli.show import print_record
 from strongreplay.cli.tables import TableCell
 from strongreplay.metrics import METRICS, Metric
 from strongreplay.report import curves
+from strongreplay.report.page_tables import own_tables
 from strongreplay.report.tables import Group, group_records
-from strongreplay.storage.records import write_record
+from strongreplay.storage.records import RunRecord, write_record
 
 
 def test_average_incremental_accuracy_is_a_column(tmp_path: Path, ser: Ser) -> None:
@@ -72,3 +75,24 @@ def test_a_reader_that_has_seen_enough_ends_the_command_quietly(
         said = ser("compare", tmp_path)
     assert (said.code, said.err) == (1, "")
     assert len(list(tmp_path.glob("*.png"))) == 1
+
+
+def with_validation(record: RunRecord, share: float = 0.2) -> RunRecord:
+    return replace(record, config=record.config | {"data": {"validation": share}})
+
+
+def test_numbers_from_held_out_data_say_so_and_are_compared_among_themselves(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    records = [make_record("ser", 0, 80), make_record("er", 0, 90)]
+    groups = group_records([*records, *map(with_validation, records)])
+    assert {group.place for group in groups} == {"s", "s (held-out training data)"}
+    assert {group.variant for group in groups} == {""}
+    title = make_comparison_table([group for group in groups if "held-out" in group.place]).title
+    assert title.startswith("s (held-out training data): mean ± 95 % interval")
+    assert [table["title"] for table in own_tables(groups)] == [
+        "s, memory 50, net not known",
+        "s (held-out training data), memory 50, net not known",
+    ]
+    print_record(with_validation(records[0]))
+    assert "── s (held-out training data), SER, memory 50, seed 0" in capsys.readouterr().out

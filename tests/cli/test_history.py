@@ -36,7 +36,7 @@ def test_status_tells_classes_memory_versions_and_what_waits(state: Path) -> Non
     assert said.code == 0, said.err
     assert said.lines[0].startswith("v2 is in use, written ")
     assert said.lines[0].endswith("learnt from v1 with february")
-    assert "net mlp width 16, method ser, takes images of 1 x 20 x 20; 2 lessons so far" in said.lines
+    assert "net mlp width 16, method ser, takes images of 1 x 20 x 20; 2 updates so far" in said.lines
     rows = {
         line.split()[0]: line.split() for line in said.lines if line.startswith(("one ", "zero ", "two "))
     }

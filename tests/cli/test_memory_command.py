@@ -140,7 +140,7 @@ def test_export_writes_every_sample_once_with_its_class_and_source(state: Path, 
     parts = read_parts(Store(state), None)[1]
     for row, one, image in zip(rows, samples_of(parts), all_images(parts), strict=True):
         assert (row["id"], row["label"], row["source"]) == (str(one.id), one.label, one.source)
-        assert (row["lesson"], row["kind"]) == (str(one.lesson), one.kind)
+        assert (row["update"], row["kind"]) == (str(one.update), one.kind)
         assert row["path"].startswith(f"{one.label}/")
         with Image.open(out / row["path"]) as picture:
             assert np.array_equal(np.asarray(picture), image[0].numpy())

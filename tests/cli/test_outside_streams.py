@@ -1,9 +1,11 @@
-"""Streams of a user's own photos and code: killed, resumed, equal to a run that never stopped."""
+"""Streams of a user's own photos, tables, arrays and code: killed, resumed, equal to whole runs."""
 
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 from support.commands import Ser, write_digits
 from support.processes import kill_at_first_checkpoint
 
@@ -30,14 +32,24 @@ def results_in(folder: Path) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize("stream", ["folder:photos", "mine.py:my_stream"])
+def write_sources(folder: Path) -> None:
+    """The same digits as class folders, as a CSV list of files and as an .npz file; and a function."""
+    write_digits(folder / "photos", range(4))
+    (folder / "mine.py").write_text(STREAM)
+    photos = sorted((folder / "photos").rglob("*.png"))
+    rows = [f"{path.relative_to(folder)},{path.parent.name}" for path in photos]
+    (folder / "list.csv").write_text("\n".join(["path,label", *rows]) + "\n", encoding="utf-8")
+    inputs = np.stack([np.asarray(Image.open(path)) for path in photos])
+    np.savez(folder / "arrays.npz", inputs=inputs, labels=np.array([path.parent.name for path in photos]))
+
+
+@pytest.mark.parametrize("stream", ["folder:photos", "csv:list.csv", "npz:arrays.npz", "mine.py:my_stream"])
 def test_a_killed_run_ends_as_if_it_had_never_stopped(
     stream: str, ser: Ser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    write_digits(tmp_path / "photos", range(4))
-    (tmp_path / "mine.py").write_text(STREAM)
+    write_sources(tmp_path)
     kill_at_first_checkpoint(tmp_path, "killed", "run", stream, *OPTIONS)
     resumed = ser("resume", "killed")
     assert resumed.code == 0, resumed.err

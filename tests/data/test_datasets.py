@@ -17,6 +17,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.contents import mutate, write
 
 import strongreplay.data
 from strongreplay.data import datasets
@@ -92,13 +93,6 @@ def small_cifar() -> Dataset:
 def _small_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(DATASETS, "mnist", small_mnist())
     monkeypatch.setitem(DATASETS, "cifar100", small_cifar())
-
-
-def write(folder: Path, contents: dict[str, bytes]) -> Path:
-    for name, content in contents.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
-    return folder
 
 
 def pack_gz(contents: dict[str, bytes]) -> dict[str, bytes]:
@@ -367,13 +361,6 @@ def only_data_errors(dataset: Dataset, contents: dict[str, bytes]) -> None:
         except DataError:
             return
         assert len(train) == TRAIN
-
-
-def mutate(content: bytes, edits: list[tuple[int, bytes]]) -> bytes:
-    for place, patch in edits:
-        start = place % (len(content) + 1)
-        content = content[:start] + patch + content[start + 1 :]
-    return content
 
 
 edits = st.lists(st.tuples(st.integers(0, 2000), st.binary(max_size=3)), min_size=1, max_size=4)

@@ -15,6 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageFile
+from support.contents import mutate, write
 
 from strongreplay.data import images, manifests
 from strongreplay.data.folders import Images, read_images
@@ -30,13 +31,6 @@ def pack(image: Image.Image | np.ndarray[Any, Any], form: str = "PNG", **options
     image = image if isinstance(image, Image.Image) else Image.fromarray(image)
     image.save(packed, form, **options)
     return packed.getvalue()
-
-
-def write(folder: Path, contents: dict[str, bytes | str]) -> Path:
-    for name, content in contents.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    return folder
 
 
 def read_one(
@@ -463,13 +457,6 @@ def test_a_manifest_of_too_many_bytes_is_not_read(tmp_path: Path) -> None:
     os.truncate(tmp_path / "list.csv", manifests.MANIFEST_LIMIT + 1)
     with pytest.raises(DataError, match="must be a regular file of at most 67,108,864 bytes"):
         read_images(tmp_path / "list.csv", None, None)
-
-
-def mutate(content: bytes, edits: list[tuple[int, bytes]]) -> bytes:
-    for place, patch in edits:
-        start = place % (len(content) + 1)
-        content = content[:start] + patch + content[start + 1 :]
-    return content
 
 
 def mend_sums(content: bytes) -> bytes:

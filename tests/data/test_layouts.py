@@ -3,7 +3,6 @@
 import io
 import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from support.contents import write
 
 from strongreplay.data.layouts import split_data
 from strongreplay.data.read_options import MOST_NAMED, ReadOptions
@@ -25,14 +25,6 @@ def png(number: int) -> bytes:
     packed = io.BytesIO()
     Image.fromarray(NOISE[number]).save(packed, "PNG")
     return packed.getvalue()
-
-
-def write(folder: Path, files: Mapping[str, bytes | str]) -> Path:
-    for name, content in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return folder
 
 
 def noted(notes: list[str], **how: bool) -> ReadOptions:

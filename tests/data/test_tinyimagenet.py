@@ -16,6 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from support.contents import mutate, write
 
 from strongreplay.data import datasets, tinyimagenet
 from strongreplay.data.tinyimagenet import CACHE, TREE, Counts
@@ -54,13 +55,6 @@ def _small_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(datasets.DATASETS, "tinyimagenet", row)
 
 
-def write_tree(folder: Path, contents: dict[str, bytes]) -> Path:
-    for name, content in contents.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
-    return folder
-
-
 def write_zip(folder: Path, contents: dict[str, bytes]) -> Path:
     folder.mkdir(exist_ok=True, parents=True)
     with zipfile.ZipFile(folder / f"{TREE}.zip", "w", zipfile.ZIP_DEFLATED) as archive:
@@ -69,7 +63,7 @@ def write_zip(folder: Path, contents: dict[str, bytes]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("lay", [write_tree, write_zip])
+@pytest.mark.parametrize("lay", [write, write_zip])
 def test_decodes_once_then_maps(tmp_path: Path, lay: Callable[[Path, dict[str, bytes]], Path]) -> None:
     reports: list[tuple[str, int, int]] = []
     train, test = datasets.load("tinyimagenet", lay(tmp_path, FILES), lambda *report: reports.append(report))
@@ -99,7 +93,7 @@ def test_decodes_once_then_maps(tmp_path: Path, lay: Callable[[Path, dict[str, b
 
 
 def test_tree_wins_over_zip_and_cache_stands_alone(tmp_path: Path) -> None:
-    write_tree(tmp_path, FILES)
+    write(tmp_path, FILES)
     (tmp_path / f"{TREE}.zip").write_bytes(b"no zip")
     datasets.load("tinyimagenet", tmp_path)
     (tmp_path / TREE).rename(tmp_path / "elsewhere")
@@ -162,7 +156,7 @@ BAD_FILES = [
 ]
 
 
-@pytest.mark.parametrize("lay", [write_tree, write_zip])
+@pytest.mark.parametrize("lay", [write, write_zip])
 @pytest.mark.parametrize(("name", "content", "message"), BAD_FILES)
 def test_bad_files(
     tmp_path: Path,
@@ -173,7 +167,7 @@ def test_bad_files(
 ) -> None:
     contents = {key: value for key, value in FILES.items() if key != name}
     lay(tmp_path, contents if content is None else contents | {name: content})
-    source = "" if lay is write_tree else ".zip"
+    source = "" if lay is write else ".zip"
     its = rf"\(its [\w/.-]*{re.escape(Path(name).name)}\)"
     pattern = rf"{TREE}{source} {its} {message}.*; delete it and run: ser data get tinyimagenet"
     with pytest.raises(DataError, match=pattern):
@@ -185,7 +179,7 @@ def test_a_huge_header_is_refused_before_decoding(tmp_path: Path) -> None:
     content = bytearray(FILES[FIRST])
     place = content.index(b"\xff\xc0")
     content[place + 5 : place + 9] = b"\xff\xff\xff\xff"
-    write_tree(tmp_path, FILES | {FIRST: bytes(content)})
+    write(tmp_path, FILES | {FIRST: bytes(content)})
     with pytest.raises(
         DataError, match=r"_0.JPEG\) needs too much memory, expected at most 67,108,864 pixels"
     ):
@@ -249,7 +243,7 @@ def test_a_damaged_cache(tmp_path: Path, damage: Callable[[Path], object], messa
 
 
 def test_check_reads_every_byte(tmp_path: Path) -> None:
-    datasets.load("tinyimagenet", write_tree(tmp_path, FILES))
+    datasets.load("tinyimagenet", write(tmp_path, FILES))
     cache, tree = datasets.check("tinyimagenet", tmp_path)
     assert (cache.note, tree.note) == (
         "checksums and structure are right",
@@ -265,13 +259,6 @@ def test_check_reads_every_byte(tmp_path: Path) -> None:
     assert "is not an image" in tree.note
     assert not cache.is_right
     assert not tree.is_right
-
-
-def mutate(content: bytes, edits: list[tuple[int, bytes]]) -> bytes:
-    for place, patch in edits:
-        start = place % (len(content) + 1)
-        content = content[:start] + patch + content[start + 1 :]
-    return content
 
 
 def only_data_errors(folder: Path) -> None:
@@ -291,7 +278,7 @@ edits = st.lists(st.tuples(st.integers(0, 20_000), st.binary(max_size=3)), min_s
 def test_any_bytes_give_only_data_errors(name: str, content: bytes, edits: list[tuple[int, bytes]]) -> None:
     for bad in (content, mutate(FILES[name], edits)):
         with tempfile.TemporaryDirectory() as folder:
-            only_data_errors(write_tree(Path(folder), FILES | {name: bad}))
+            only_data_errors(write(Path(folder), FILES | {name: bad}))
     with tempfile.TemporaryDirectory() as folder:
         path = write_zip(Path(folder), FILES) / f"{TREE}.zip"
         path.write_bytes(mutate(path.read_bytes(), edits))

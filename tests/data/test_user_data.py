@@ -20,6 +20,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from support.contents import write
 from torch.utils.data import Subset, TensorDataset
 
 from strongreplay.data.convert import LARGEST_SIDE
@@ -45,13 +46,6 @@ def pack(image: Image.Image | Array, form: str = "PNG", **options: Any) -> bytes
     packed = io.BytesIO()
     (image if isinstance(image, Image.Image) else Image.fromarray(image)).save(packed, form, **options)
     return packed.getvalue()
-
-
-def write(folder: Path, contents: dict[str, bytes]) -> Path:
-    for name, content in contents.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(content)
-    return folder
 
 
 def write_pngs(folder: Path, pixels: Array | list[Array], labels: list[str]) -> Path:

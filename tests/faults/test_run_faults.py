@@ -11,7 +11,7 @@ from support.disk import Disk, after_power_cut, image_of, write_tree
 from support.records import make_record
 
 from strongreplay.errors import RunError
-from strongreplay.runs.finish import leave_record
+from strongreplay.runs.save_record import save_record
 from strongreplay.storage.checkpoints import checkpoints, remove_checkpoints
 from strongreplay.storage.lock import locked
 from strongreplay.storage.records import read_record, record_path
@@ -43,7 +43,7 @@ def write_next_checkpoint(out: Path) -> None:
 
 def finish(out: Path) -> None:
     """As a run ends: its record is written, then its state is removed."""
-    leave_record(RECORD, out, lambda: keep(out, 2))
+    save_record(RECORD, out, lambda: keep(out, 2))
     remove_checkpoints(place_of(out).with_suffix(".state"))
 
 

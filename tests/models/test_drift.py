@@ -18,11 +18,11 @@ from strongreplay.methods.slda import SLDA, SLDAConfig
 from strongreplay.models.clusters import find_clusters, typical_distance
 from strongreplay.models.correct import answering_classifier
 from strongreplay.models.drift import choose_threshold, load_reference
-from strongreplay.models.likeness import features_of
+from strongreplay.models.embeddings import features_of
+from strongreplay.models.ood_scores import Statistics, distances, energy
 from strongreplay.models.review import choose_diverse
 from strongreplay.models.share_tests import compare_shares, holm
 from strongreplay.models.store import Store
-from strongreplay.models.unlike import Statistics, distances, energy
 from strongreplay.nets import linear
 from strongreplay.protocol import Problem
 

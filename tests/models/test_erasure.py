@@ -163,7 +163,7 @@ def test_every_method_goes_on_after_all_was_forgotten(method: str, tmp_path: Pat
     outcome = teach(state, write_folder(tmp_path / "two", (2, 1), 20, 10))
     assert outcome.version
     assert len(remembered(state)) > 3
-    assert {one.lesson for one, _ in remembered(state)} == {2}
+    assert {one.update for one, _ in remembered(state)} == {2}
 
 
 def test_copies_go_too_whatever_they_are_called(tmp_path: Path) -> None:

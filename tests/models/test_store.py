@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from support.compare import assert_same
+from support.contents import same_json
 from support.processes import in_a_process
 from support.stores import (
     ACTS,
@@ -562,13 +563,6 @@ def test_a_reader_whose_version_is_erased_meanwhile_reads_the_new_one(
 
 
 # Damage, malice and other people's folders
-
-
-def same_json(first: bytes, second: bytes) -> bool:
-    try:
-        return bool(json.loads(first) == json.loads(second))
-    except ValueError:
-        return False
 
 
 def test_a_flipped_bit_in_any_file_is_found_and_the_file_named(store: Store) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from support.grids import Quiet
 
 from strongreplay.errors import ConfigError
 from strongreplay.runs.config import RunConfig, resolve
@@ -257,12 +258,6 @@ def test_a_logger_of_ones_own_works_in_another_process(
     names = parse_loggers(["mine.py:Epochs", "csv"])
     options = RunOptions(tmp_path / "out", tmp_path, "cpu", loggers=names)
     grid = Grid([Job.of(config(seed=7))], options, num_jobs=2, threads=1)
-
-    class Quiet:
-        def on_tick(self, running: list[Job]) -> None: ...
-        def on_message(self, name: str, text: str) -> None: ...
-        def wants_stop(self) -> bool:
-            return False
 
     assert [job.ended and job.ended[0] for job in grid.go(Quiet())] == ["recorded"]
     assert Path("out/epochs-7.txt").read_text().split("\n")[-3:-1] == ["1 0", "1 1"]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support import two_nodes
 from support.commands import Ser
+from support.grids import Quiet
 
 from strongreplay.errors import DataError
 from strongreplay.runs.config import RunConfig
@@ -53,13 +54,6 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def seen(out: Path, what: str) -> Any:
     return json.loads((out / "seen.json").read_text())[what]
-
-
-class Quiet:
-    def on_tick(self, running: list[Job]) -> None: ...
-    def on_message(self, name: str, text: str) -> None: ...
-    def wants_stop(self) -> bool:
-        return False
 
 
 def expect_plain_records(configs: list[RunConfig], folder: Path, plain: Path) -> None:

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 from support.commands import Ser
+from support.grids import Quiet
 
 from strongreplay.errors import ConfigError
 from strongreplay.runs.config import RunConfig, resolve
-from strongreplay.runs.grid import Grid, Job, RunOptions
-from strongreplay.runs.space import Range, read_space, space_of
-from strongreplay.runs.tune import MethodStudy, Pruning, Tried, check_space, choose, write_recipe
+from strongreplay.runs.grid import Grid, RunOptions
+from strongreplay.runs.search_space import Range, read_space, space_of
+from strongreplay.runs.tune import MethodStudy, Pruning, TrialResult, check_space, choose, write_recipe
 from strongreplay.storage.records import read_folder
 
 SMALL = {"train.epochs": 1, "net.width": 16, "data.validation": 0.2}
@@ -20,14 +21,7 @@ def config(method: str = "er", **settings: Any) -> RunConfig:
     return resolve("split-digits", method, 30, 0, SMALL | settings)
 
 
-class Quiet:
-    def on_tick(self, running: list[Job]) -> None: ...
-    def on_message(self, name: str, text: str) -> None: ...
-    def wants_stop(self) -> bool:
-        return False
-
-
-def search(study: MethodStudy) -> list[Tried]:
+def search(study: MethodStudy) -> list[TrialResult]:
     options = RunOptions(study.folder, study.folder, "cpu")
     for job in Grid(study.jobs(), options, goes_on=study.goes_on).go(Quiet()):
         study.end(job)
@@ -98,9 +92,9 @@ def test_the_recipe_comes_first_and_bad_trials_stop_early(pruning: Pruning, tmp_
 
 
 def test_the_best_mean_over_seeds_is_chosen_and_written(tmp_path: Path) -> None:
-    one = Tried(0, "complete", 90.0, {"train.lr": 0.1}, [90.0, 70.0])
-    two = Tried(1, "complete", 85.0, {"train.lr": 0.2}, [85.0, 84.0])
-    assert choose([one, two, Tried(2, "pruned", 95.0, {})]) is two
+    one = TrialResult(0, "complete", 90.0, {"train.lr": 0.1}, [90.0, 70.0])
+    two = TrialResult(1, "complete", 85.0, {"train.lr": 0.2}, [85.0, 84.0])
+    assert choose([one, two, TrialResult(2, "pruned", 95.0, {})]) is two
     path = tmp_path / "mine.toml"
     write_recipe(path, [(config(), [one, two])], {"er": ["train.epochs"]}, "a search", "ser tune")
     found = resolve("split-digits", "er", 30, recipe_name=str(path))

@@ -6,8 +6,8 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from strongreplay.serve.guards import Guards
+from strongreplay.serve.limits import ServiceLimits
 from strongreplay.serve.metrics import ServiceMetrics
-from strongreplay.serve.settings import ServiceSettings
 
 
 @pytest.mark.parametrize("waits_for", ["the client", "the model"])
@@ -25,7 +25,7 @@ def test_a_request_that_takes_too_long_gets_503_with_retry_after(waits_for: str)
         sent.append(message)
 
     scope = {"type": "http", "method": "POST", "path": "/predict", "headers": [(b"host", b"127.0.0.1")]}
-    guards = Guards(route, ServiceSettings(timeout_seconds=0.05), ServiceMetrics())
+    guards = Guards(route, ServiceLimits(timeout_seconds=0.05), ServiceMetrics())
     asyncio.run(guards(scope, never, note))
     assert sent[0]["status"] == 503
     assert (b"retry-after", b"1") in sent[0]["headers"]

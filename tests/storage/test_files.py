@@ -20,7 +20,7 @@ OS_WRITERS = {"replace", "rename", "fsync", "truncate", "ftruncate", "mkdir", "m
 ALLOWED = {
     "storage/files.py",  # here they are
     "storage/lock.py",  # signs the file it holds open
-    "runs/team.py",  # processes of one run meet in a temporary folder that ends with them
+    "runs/launch_ranks.py",  # processes of one run meet in a temporary folder that ends with them
     "training/resources.py",  # tells /proc to count anew
 }
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.contents import mutate
 
 from strongreplay.errors import ConfigError, DataError
 from strongreplay.report.curves import curves_of
@@ -62,13 +63,6 @@ values = st.recursive(
     max_leaves=8,
 )
 edits = st.lists(st.tuples(st.integers(0, 2000), st.binary(max_size=3)), min_size=1, max_size=4)
-
-
-def mutate(content: bytes, edits: list[tuple[int, bytes]]) -> bytes:
-    for place, patch in edits:
-        start = place % (len(content) + 1)
-        content = content[:start] + patch + content[start + 1 :]
-    return content
 
 
 def places(tree: Any, so_far: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:

@@ -12,6 +12,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.compare import assert_same
+from support.contents import same_json
 from torch import Tensor
 
 from strongreplay.errors import DataError, RunError
@@ -125,13 +126,6 @@ def test_every_single_flipped_bit_is_noticed(name: str, folder: Path) -> None:
                 continue  # blanks between the entries carry nothing
             with pytest.raises(DataError):
                 read_checkpoint(path)
-
-
-def same_json(first: bytes, second: bytes) -> bool:
-    try:
-        return bool(json.loads(first) == json.loads(second))
-    except ValueError:
-        return False
 
 
 def test_nothing_good_is_nothing_found(folder: Path) -> None:

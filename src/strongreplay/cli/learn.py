@@ -2,15 +2,15 @@
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from strongreplay.cli.commands import KEEP, Command
 from strongreplay.cli.learn_report import print_outcome
-from strongreplay.cli.options import AsJson, Device, Settings, ShowAll, Threads, choose_device
+from strongreplay.cli.options import AsJson, Device, Settings, ShowAll, Threads, choose_device, with_options
 from strongreplay.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,6 +20,61 @@ if TYPE_CHECKING:
 REFUSED = 3  # exit code
 
 
+class SettingOption(NamedTuple):
+    """An option that stands for a setting; None, its default, leaves the setting as it is."""
+
+    key: str
+    kind: Any
+    help: str
+    shown: str | bool  # as the default
+    metavar: str | None = None
+    flags: tuple[str, ...] = ()  # if not the name
+
+
+FORMS = (
+    "auto, one of: ser list nets, or a backbone: efficientnet-lite0, timm:NAME, FILE.onnx, mine.py:factory."
+)
+BUDGET = "Samples or bytes to keep, such as 500 or 20MB; one fifth is held out."
+METHOD = "Method of training; auto: slda on a backbone, else ser."
+SETTINGS = {
+    "method": SettingOption("learner.method", str, METHOD, "auto", None, ("--method", "-m")),
+    "memory": SettingOption("learner.memory", str, BUDGET, "5000,64MB", "SAMPLES|BYTES"),
+    "val": SettingOption("learner.val", float, "Share of the data held out for testing.", "0.1"),
+    "net": SettingOption("net.name", str, FORMS, "auto"),
+    "weights": SettingOption("net.weights", Path, "Weights of timm:NAME.", False, "FILE.safetensors"),
+    "tune": SettingOption(
+        "net.tune", str, "What is trained of a backbone: none, head or all.", "none with slda, else head"
+    ),
+    "store": SettingOption("learner.store", str, "How images are kept: raw, png or jpeg.", "raw"),
+    "augment": SettingOption("learner.augment", str, "auto, none, crop or crop-flip, when learning.", "auto"),
+    "classes": SettingOption(
+        "learner.classes", str, "The complete list of classes.", "new ones are added", "A,B,C"
+    ),
+    "epochs": SettingOption("train.epochs", int, "Passes over the data.", "20"),
+    "lr": SettingOption("train.lr", float, "Learning rate.", "0.03"),
+    "batch_size": SettingOption("train.batch_size", int, "Samples per step.", "32"),
+    "seed": SettingOption("learner.seed", int, "Random seed.", "0"),
+}
+
+
+def takes_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of SETTINGS to a command; its argument `given` gets the settings that were typed."""
+    options = {
+        name: (
+            row.kind | None,
+            typer.Option(None, *row.flags, help=row.help, show_default=row.shown, metavar=row.metavar),
+        )
+        for name, row in SETTINGS.items()
+    }
+
+    def collect(**values: Any) -> dict[str, Any]:
+        typed = {SETTINGS[name].key: value for name, value in values.items() if value is not None}
+        return {key: str(value) if isinstance(value, Path) else value for key, value in typed.items()}
+
+    return with_options(command, "given", options, collect)
+
+
+@takes_settings
 def learn_command(
     state: Annotated[
         Path, typer.Argument(metavar="STATE", help="Folder of the model; the first update creates it.")
@@ -35,50 +90,7 @@ def learn_command(
     guard: Annotated[
         Path | None, typer.Option(help="More labelled data to test the update on; never learnt.")
     ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            "--method",
-            "-m",
-            help="Method of training; auto: slda on a backbone, else ser.",
-            show_default="auto",
-        ),
-    ] = None,
-    memory: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SAMPLES|BYTES",
-            help="Samples or bytes to keep, such as 500 or 20MB; one fifth is held out.",
-            show_default="5000,64MB",
-        ),
-    ] = None,
-    val: Annotated[
-        float | None, typer.Option(help="Share of the data held out for testing.", show_default="0.1")
-    ] = None,
-    net: Annotated[
-        str | None,
-        typer.Option(
-            help="auto, one of: ser list nets, or a backbone: efficientnet-lite0, timm:NAME, FILE.onnx, "
-            "mine.py:factory.",
-            show_default="auto",
-        ),
-    ] = None,
-    weights: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.safetensors", help="Weights of timm:NAME.", show_default=False),
-    ] = None,
-    tune: Annotated[
-        str | None,
-        typer.Option(
-            help="What is trained of a backbone: none, head or all.", show_default="none with slda, else head"
-        ),
-    ] = None,
-    store: Annotated[
-        str | None, typer.Option(help="How images are kept: raw, png or jpeg.", show_default="raw")
-    ] = None,
-    augment: Annotated[
-        str | None, typer.Option(help="auto, none, crop or crop-flip, when learning.", show_default="auto")
-    ] = None,
+    given: dict[str, Any] = {},  # noqa: B006 - replaced by SETTINGS
     side: Annotated[
         int | None,
         typer.Option(
@@ -88,15 +100,6 @@ def learn_command(
     channels: Annotated[
         int | None, typer.Option(help="1 (grey) or 3 (colour).", show_default="as the data are")
     ] = None,
-    classes: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A,B,C", help="The complete list of classes.", show_default="new ones are added"
-        ),
-    ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the data.", show_default="20")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate.", show_default="0.03")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Samples per step.", show_default="32")] = None,
     pairs: Settings = [],  # noqa: B006 - typer reads it, nothing changes it
     max_drop: Annotated[
         float | None,
@@ -127,7 +130,6 @@ def learn_command(
     ] = None,
     device: Device = "auto",
     threads: Threads = None,
-    seed: Annotated[int | None, typer.Option(help="Random seed.", show_default="0")] = None,
     skip_bad: Annotated[
         bool, typer.Option("--skip-bad", help="Go on without files that cannot be read.")
     ] = False,
@@ -152,23 +154,6 @@ def learn_command(
 
     Example: ser learn kept --data january/ --max-drop 5
     """
-    given = {
-        "learner.method": method,
-        "learner.memory": int(memory) if memory and memory.isdecimal() else memory,
-        "learner.val": val,
-        "learner.store": store,
-        "learner.augment": augment,
-        "learner.classes": class_names(classes, data) if classes is not None else None,
-        "learner.seed": seed,
-        "net.name": net,
-        "net.weights": str(weights) if weights else None,
-        "net.tune": tune,
-        "train.epochs": epochs,
-        "train.lr": lr,
-        "train.batch_size": batch_size,
-    }
-    # Options that are not given are not set: a later update keeps the settings of the model.
-    settings = {key: value for key, value in given.items() if value is not None}
     check_paths(state, data, guard)
     if merge_case and keep_case:
         raise ConfigError("--merge-case and --keep-case contradict each other; give one of them")
@@ -178,18 +163,12 @@ def learn_command(
     if level is not None and not 0 < level <= 1:
         raise ConfigError(f"--level must be a probability > 0 and <= 1, got {level:g}; try --level 0.01")
 
-    from strongreplay.models.acts import accept_candidate
     from strongreplay.models.gate import LEVEL
     from strongreplay.models.learn import MAX_DROP, LearnRequest
     from strongreplay.models.store import Store
-    from strongreplay.training.settings import parse_settings
+    from strongreplay.models.switch_version import accept_candidate
 
-    for key, value in parse_settings(pairs).items():
-        if str(settings.setdefault(key, value)) != value:
-            raise ConfigError(
-                f"--set {key}={value} contradicts the option with the value {settings[key]}; "
-                "leave one of them out"
-            )
+    settings = read_settings(given, pairs, data)
     place, limit = choose_device(device, threads), MAX_DROP if max_drop is None else max_drop
     level = LEVEL if level is None else level
     if data is None:
@@ -197,15 +176,33 @@ def learn_command(
         version: Version | None = accept_candidate(Store(state), keep)
         notes: Sequence[str] | None = ()
     else:
-        order = LearnRequest(
+        request = LearnRequest(
             data, guard, settings, side, channels, limit, level, accept, again, restart, keep,
             allow_outside, skip_bad, case,
         )  # fmt: skip
-        outcome = learn(state, order, place)
+        outcome = learn(state, request, place)
         version, notes = outcome.version, outcome.report.notes if outcome.report else None
     print_outcome(Store(state), version, notes, (limit, level), everything, as_json)
     if version is None:
         raise typer.Exit(REFUSED)
+
+
+def read_settings(given: dict[str, Any], pairs: list[str], data: Path | None) -> dict[str, Any]:
+    """The settings of options and of `--set`, or an error if they differ."""
+    from strongreplay.training.settings import parse_settings
+
+    settings = dict(given)
+    if (memory := settings.get("learner.memory", "")).isdecimal():
+        settings["learner.memory"] = int(memory)
+    if "learner.classes" in settings:
+        settings["learner.classes"] = class_names(settings["learner.classes"], data)
+    for key, value in parse_settings(pairs).items():
+        if str(settings.setdefault(key, value)) != value:
+            raise ConfigError(
+                f"--set {key}={value} contradicts the option with the value {settings[key]}; "
+                "leave one of them out"
+            )
+    return settings
 
 
 def check_paths(state: Path, *paths: Path | None) -> None:
@@ -252,7 +249,7 @@ def is_number(text: str) -> bool:
     return text.removeprefix("-").isdecimal()
 
 
-def learn(state: Path, order: "LearnRequest", device: Any) -> "LearnOutcome":
+def learn(state: Path, request: "LearnRequest", device: Any) -> "LearnOutcome":
     """Learn with a progress bar; after a stop, print how to resume."""
     from strongreplay.models import learn as update
     from strongreplay.progress import ProgressBar, StopRequest
@@ -260,7 +257,7 @@ def learn(state: Path, order: "LearnRequest", device: Any) -> "LearnOutcome":
 
     with StopRequest() as stop, ProgressBar(stop) as bar:
         try:
-            return update.learn(state, order, device, [bar])
+            return update.learn(state, request, device, [bar])
         except Interrupted as error:
             stopped = str(error)
     typer.echo(f"{stopped}; run the same command again to resume", err=True)

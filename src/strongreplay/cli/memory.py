@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,7 +30,7 @@ Label = Annotated[str | None, typer.Option(help="Only samples of this class.")]
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class VersionSamples:
     """The samples of a version, and for each update the version it made, if known."""
 
     version: str
@@ -54,7 +54,7 @@ def choose(
     context.obj = state
 
 
-def read_samples(state: Path, version: str | None, label: str | None = None) -> Kept:
+def read_samples(state: Path, version: str | None, label: str | None = None) -> VersionSamples:
     from strongreplay.models.inspect import list_ancestors
     from strongreplay.models.memory_view import read_parts, samples_of
     from strongreplay.models.store import Store
@@ -70,7 +70,7 @@ def read_samples(state: Path, version: str | None, label: str | None = None) -> 
     if label is not None and not rows:
         known = sorted({str(one.label) for one in samples})
         raise unknown("label of a remembered sample", label, known, f"See: ser status {state}")
-    return Kept(found.name, [samples[row] for row in rows], came_with, parts, rows)
+    return VersionSamples(found.name, [samples[row] for row in rows], came_with, parts, rows)
 
 
 @app.command("list")
@@ -87,13 +87,13 @@ def list_command(
     """
     kept = read_samples(context.obj, version, label)
     if as_json:
-        print_json([asdict(one) | {"version": kept.came_with.get(one.lesson)} for one in kept.samples])
+        print_json([one.to_dict() | {"version": kept.came_with.get(one.update)} for one in kept.samples])
         return
     rows = [
         [
             str(one.id),
             str(one.label),
-            kept.came_with.get(one.lesson, f"lesson {one.lesson}"),
+            kept.came_with.get(one.update, f"update {one.update}"),
             one.kind,
             format_bytes(one.bytes),
             one.source,

@@ -17,8 +17,8 @@ def rollback_command(
 
     Example: ser rollback kept v3
     """
-    from strongreplay.models.acts import roll_back
     from strongreplay.models.store import WORK, Store
+    from strongreplay.models.switch_version import roll_back
 
     store = Store(state)
     before = roll_back(store, version)

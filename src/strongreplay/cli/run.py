@@ -20,7 +20,7 @@ from strongreplay.cli.options import (
     parse_seeds,
 )
 from strongreplay.cli.text import print_note
-from strongreplay.progress import Bar, GridProgress, Standing
+from strongreplay.progress import Bar, DescribeScores, GridProgress
 
 if TYPE_CHECKING:
     from strongreplay.runs.config import RunConfig
@@ -129,15 +129,15 @@ def run_to_the_end(
 ) -> None:
     """Make all runs, then print the table and draw the picture; after a stop, print how to resume."""
     from strongreplay.cli.compare import print_comparison
-    from strongreplay.runs.follow import follow_torchrun
     from strongreplay.runs.grid import find_record, sort_out
+    from strongreplay.runs.rank_process import run_under_torchrun
     from strongreplay.storage.records import read_folder, record_path
     from strongreplay.training.parallel import join_torchrun, under_torchrun
 
     configs = how.part_of(configs)
     ranks = join_torchrun(options.device)[0] if under_torchrun() else None
     if ranks and not ranks.is_first:
-        follow_torchrun(configs, options, ranks, how.threads, again)
+        run_under_torchrun(configs, options, ranks, how.threads, again)
         return
     recorded, absent, problems = sort_out(configs, options.out, again)
     tell_apart([*recorded, *absent])
@@ -177,7 +177,7 @@ def make_runs(
     problems: list[str],
     options: "RunOptions",
     how: GridOptions,
-    standing: Standing | None = None,
+    standing: DescribeScores | None = None,
 ) -> "tuple[GridProgress, list[Job]]":
     """Make the missing runs and print a line for each at its end; used by `ser run` and `ser reproduce`."""
     from strongreplay.runs.grid import Grid

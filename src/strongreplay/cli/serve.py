@@ -12,10 +12,12 @@ from strongreplay.cli.options import Device, StateFolder, Threads, choose_device
 from strongreplay.cli.text import print_line, print_note
 from strongreplay.errors import ConfigError, RunError
 from strongreplay.progress import StopRequest
+from strongreplay.serve.limits import TOKEN_VARIABLE, ServiceLimits, check_token
 
 if TYPE_CHECKING:
     from strongreplay.serve.keep import ImageKeeper
 
+DEFAULTS = ServiceLimits()
 DRAIN_SECONDS = 30  # a stop waits this long for requests under way
 
 
@@ -23,7 +25,7 @@ def serve_command(
     state: StateFolder,
     host: Annotated[
         str, typer.Option(help="Address to listen on; any but loopback needs a token.")
-    ] = "127.0.0.1",
+    ] = DEFAULTS.host,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 chooses a free one.")] = 8000,
     token: Annotated[
         Path | None,
@@ -33,12 +35,17 @@ def serve_command(
             show_default="$STRONGREPLAY_TOKEN, else none",
         ),
     ] = None,
-    wait_ms: Annotated[float, typer.Option(min=0, help="How long a batch waits for more images.")] = 2.0,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images of one forward pass.")] = 32,
-    queue: Annotated[int, typer.Option(min=1, help="Images that may wait; further requests get 503.")] = 256,
-    body_limit: Annotated[int, typer.Option(min=1, help="Bytes of a request.")] = 32_000_000,
-    pixel_limit: Annotated[int, typer.Option(min=1, help="Pixels of an image.")] = 50_000_000,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds a request may take.")] = 30.0,
+    wait_ms: Annotated[float, typer.Option(min=0, help="How long a batch waits for more images.")] = 1000
+    * DEFAULTS.wait_seconds,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images of one forward pass.")] = DEFAULTS.batch_size,
+    queue: Annotated[
+        int, typer.Option(min=1, help="Images that may wait; further requests get 503.")
+    ] = DEFAULTS.queue_size,
+    body_limit: Annotated[int, typer.Option(min=1, help="Bytes of a request.")] = DEFAULTS.body_limit,
+    pixel_limit: Annotated[int, typer.Option(min=1, help="Pixels of an image.")] = DEFAULTS.pixel_limit,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds a request may take.")
+    ] = DEFAULTS.timeout_seconds,
     keep_images: Annotated[
         Path | None,
         typer.Option(
@@ -67,9 +74,8 @@ def serve_command(
         raise ConfigError(f"{error.name} is missing; pip install 'strongreplay[serve]'") from None
     from strongreplay.models.store import Store
     from strongreplay.serve.live import LiveModel
-    from strongreplay.serve.settings import ServiceSettings
 
-    settings = ServiceSettings(
+    limits = ServiceLimits(
         host, read_token(token), wait_ms / 1000, batch_size, queue, body_limit, pixel_limit,
         timeout_seconds=timeout,
     )  # fmt: skip
@@ -82,7 +88,7 @@ def serve_command(
     if keeper:
         print_line(f"images of requests are kept in {keep_images}, at most {keep_count:,}")
     config = uvicorn.Config(
-        make_app(live, settings, keeper),
+        make_app(live, limits, keeper),
         log_level="warning",
         timeout_graceful_shutdown=DRAIN_SECONDS,
         server_header=False,
@@ -107,8 +113,6 @@ def open_keeper(folder: Path, count: int, num_bytes: int, state: Path) -> "Image
 
 def read_token(path: Path | None) -> str | None:
     """The token in a file, else in the environment, else None."""
-    from strongreplay.serve.settings import TOKEN_VARIABLE, check_token
-
     if path is None:
         found = os.environ.get(TOKEN_VARIABLE)
         return None if found is None else check_token(found, TOKEN_VARIABLE)

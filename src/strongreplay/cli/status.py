@@ -54,8 +54,8 @@ def print_model(status: "ModelStatus") -> None:
     net += {"nothing": " (frozen)", "head": " (frozen, its head is trained)", "all": " (trained too)"}.get(
         status.net.get("tune", ""), ""
     )
-    lessons = count_of(status.lessons, "lesson")
-    print_text(f"net {net}, method {status.method}, takes {what}; {lessons} so far\n")
+    updates = count_of(status.num_updates, "update")
+    print_text(f"net {net}, method {status.method}, takes {what}; {updates} so far\n")
 
 
 def make_classes_table(status: "ModelStatus", everything: bool) -> Table:

@@ -26,7 +26,7 @@ from strongreplay.progress import Bar, GridProgress
 if TYPE_CHECKING:
     from strongreplay.runs.config import RunConfig
     from strongreplay.runs.grid import Job, Judge, RunOptions
-    from strongreplay.runs.tune import MethodStudy, Pruning, Tried
+    from strongreplay.runs.tune import MethodStudy, Pruning, TrialResult
 
 
 @makes_runs
@@ -108,7 +108,7 @@ def tune_command(
 def open_studies(
     configs: "list[RunConfig]", file: Path | None, out: Path, trials: int, pruning: "Pruning"
 ) -> "list[MethodStudy]":
-    from strongreplay.runs.space import read_space, space_of
+    from strongreplay.runs.search_space import read_space, space_of
     from strongreplay.runs.tune import MethodStudy, check_space, section_of
 
     if len({section_of(config) for config in configs}) < len(configs):
@@ -166,7 +166,7 @@ def search(
         exit_if_failed(ended)
 
 
-def print_tried(tried: "list[tuple[RunConfig, list[Tried]]]", validation: float, form: Format) -> None:
+def print_tried(tried: "list[tuple[RunConfig, list[TrialResult]]]", validation: float, form: Format) -> None:
     from strongreplay.methods.table import method_label
     from strongreplay.runs.tune import choose, mean
     from strongreplay.storage.records import format_settings

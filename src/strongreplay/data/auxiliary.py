@@ -7,13 +7,13 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from strongreplay.data import datasets
-from strongreplay.data.own_data import is_own, open_own
+from strongreplay.data.user_splits import is_user_data, open_user_splits
 from strongreplay.errors import ConfigError, unknown
 
 
 def check_auxiliary(name: str) -> None:
     """Raise an error unless the name is that of a dataset or of own data."""
-    if not is_own(name) and name not in datasets.DATASETS:
+    if not is_user_data(name) and name not in datasets.DATASETS:
         raise unknown("auxiliary data", name, datasets.DATASETS, "Or your own: folder:PHOTOS")
 
 
@@ -25,8 +25,8 @@ def read_auxiliary(
     if len(shape) != 3:
         raise ConfigError(f"data.auxiliary gives images, but the samples of this stream have shape {shape}")
     place = folder or datasets.default_folder()
-    if is_own(name):
-        images = open_own(name, datasets.default_folder(), shape[-1], progress=progress).train.inputs
+    if is_user_data(name):
+        images = open_user_splits(name, datasets.default_folder(), shape[-1], progress=progress).train.inputs
     else:
         images = datasets.load(name, place, progress)[0].inputs
     if images.dim() != 4 or images.dtype != torch.uint8:

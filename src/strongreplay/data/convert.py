@@ -25,7 +25,7 @@ KINDS = (
 BLOCK_SIZE = 1024  # samples converted at once, so that there is no second copy of all
 
 
-class Fit(NamedTuple):
+class RequiredForm(NamedTuple):
     """The required form of samples, from a model or from the user; None: the data decide."""
 
     kind: str | None  # images or features
@@ -35,46 +35,46 @@ class Fit(NamedTuple):
     transform: Transform | None = None  # from images to what is kept of them
     choose: "Choose | None" = None
 
-    def settled(self, side: int, channels: int) -> "Fit":
-        """For images of this side and so many channels: what `choose` says of them."""
+    def settled(self, side: int, channels: int) -> "RequiredForm":
+        """The form after `choose` has seen the side and the channels of the images."""
         return self.choose(self, side, channels) if self.choose else self
 
 
 Choose = Callable[
-    [Fit, int, int], Fit
+    [RequiredForm, int, int], RequiredForm
 ]  # the form that is asked for, side and channels of the data -> the form
 
 
-def make_fit(shape: tuple[int, ...] | None, side: int | None, channels: int | None) -> Fit:
+def required_form(shape: tuple[int, ...] | None, side: int | None, channels: int | None) -> RequiredForm:
     if shape is None:
         images.check_settings(side, channels)
-        return Fit("images" if side or channels else None, None, side, channels)
+        return RequiredForm("images" if side or channels else None, None, side, channels)
     if len(shape) == 1 and shape[0] > 0:
-        return Fit("features", shape[0])
+        return RequiredForm("features", shape[0])
     if len(shape) != 3 or shape[1] != shape[2]:
         raise ConfigError(
             f"shape must be (channels, side, side) or (columns,), got {shape}; give one of them"
         )
     images.check_settings(shape[1], shape[0])
-    return Fit("images", None, shape[1], shape[0])
+    return RequiredForm("images", None, shape[1], shape[0])
 
 
-def expect_kind(where: str, got: str, fit: Fit) -> None:
-    if fit.kind in (None, got):
+def expect_kind(where: str, got: str, form: RequiredForm) -> None:
+    if form.kind in (None, got):
         return
-    if fit.kind == "images":
+    if form.kind == "images":
         wanted, remedy = "images", "give image files, or arrays of shape (N, C, H, W) or (N, H, W)"
     else:
-        wanted, remedy = f"features of {fit.columns} columns", "give an array of shape (N, D)"
+        wanted, remedy = f"features of {form.columns} columns", "give an array of shape (N, D)"
     raise DataError(f"{where}: must be {wanted}, got {got}; {remedy}")
 
 
-def convert(data: object, where: str, fit: Fit, progress: OnProgress | None) -> Tensor:
+def convert(data: object, where: str, form: RequiredForm, progress: OnProgress | None) -> Tensor:
     """Convert arrays, one PIL image or a list of images, to a tensor of the required form."""
     if hasattr(data, "getexif"):  # one PIL image is one sample, not one for each row of pixels
         data = [data]
     if isinstance(data, list | tuple) and data and not isinstance(data[0], list | tuple | int | float | str):
-        return read_items(data.__getitem__, len(data), where, fit, progress)
+        return read_items(data.__getitem__, len(data), where, form, progress)
     array = as_array(data, where)
     if array.size == 0 or array.ndim not in (2, 3, 4):
         raise DataError(
@@ -82,19 +82,21 @@ def convert(data: object, where: str, fit: Fit, progress: OnProgress | None) -> 
             f"got shape {array.shape}; reshape it"
         )
     if array.ndim == 2:
-        return _features(array, where, fit)
-    expect_kind(where, "images", fit)
+        return _features(array, where, form)
+    expect_kind(where, "images", form)
     pixels = _pixels(array, where)
-    fit = fit.settled(min(pixels.shape[2:]), pixels.shape[1])
-    side = fit.side or min(*pixels.shape[2:], LARGEST_SIDE)
-    channels = fit.channels or pixels.shape[1]
-    if pixels.shape[1:] == (channels, side, side) and fit.transform is None:
+    form = form.settled(min(pixels.shape[2:]), pixels.shape[1])
+    side = form.side or min(*pixels.shape[2:], LARGEST_SIDE)
+    channels = form.channels or pixels.shape[1]
+    if pixels.shape[1:] == (channels, side, side) and form.transform is None:
         return torch.from_numpy(np.array(pixels, order="C"))  # the user's own array may change later
     picture = lambda row: _picture_of(pixels[row])  # noqa: E731
-    return _decode_all(picture, len(pixels), side, channels, where, progress, fit.transform)
+    return _decode_all(picture, len(pixels), side, channels, where, progress, form.transform)
 
 
-def read_items(fetch: Fetch, count: int, where: str, fit: Fit, progress: OnProgress | None) -> Tensor:
+def read_items(
+    fetch: Fetch, count: int, where: str, form: RequiredForm, progress: OnProgress | None
+) -> Tensor:
     """Read images or features one by one."""
     from PIL import Image
 
@@ -109,20 +111,20 @@ def read_items(fetch: Fetch, count: int, where: str, fit: Fit, progress: OnProgr
     first = get(0)
     if not isinstance(first, Image.Image) and as_array(first, where).ndim == 1:
         rows = [first, *(get(row) for row in range(1, count))]
-        return convert(_stacked([as_array(row, where) for row in rows], where), where, fit, None)
-    expect_kind(where, "images", fit)
+        return convert(_stacked([as_array(row, where) for row in rows], where), where, form, None)
+    expect_kind(where, "images", form)
 
     def picture(row: int) -> "Image.Image":
         return _picture(get(row), where, row)
 
-    side, channels = fit.side, fit.channels
-    if side is None or channels is None or fit.choose:
+    side, channels = form.side, form.channels
+    if side is None or channels is None or form.choose:
         # Images are read twice instead of kept: the originals may be far larger than the resized ones.
         headers = [images.header_of(picture(row)) for row in range(count)]
-        fit = fit.settled(images.choose_side(headers), images.choose_channels(headers))
-        side = fit.side or images.choose_side(headers, LARGEST_SIDE)
-        channels = fit.channels or images.choose_channels(headers)
-    return _decode_all(picture, count, side, channels, where, progress, fit.transform)
+        form = form.settled(images.choose_side(headers), images.choose_channels(headers))
+        side = form.side or images.choose_side(headers, LARGEST_SIDE)
+        channels = form.channels or images.choose_channels(headers)
+    return _decode_all(picture, count, side, channels, where, progress, form.transform)
 
 
 def _decode_all(
@@ -195,13 +197,13 @@ def _stacked(rows: list[Array], where: str) -> Array:
     return np.stack(rows)
 
 
-def _features(array: Array, where: str, fit: Fit) -> Tensor:
-    expect_kind(where, "features", fit)
+def _features(array: Array, where: str, form: RequiredForm) -> Tensor:
+    expect_kind(where, "features", form)
     if array.dtype.kind not in "biuf":
         raise DataError(f"{where}: features must be numbers, got {array.dtype}; convert them to float32")
-    if fit.columns not in (None, array.shape[1]):
+    if form.columns not in (None, array.shape[1]):
         raise DataError(
-            f"{where}: features must have {fit.columns} columns, got {array.shape[1]}; "
+            f"{where}: features must have {form.columns} columns, got {array.shape[1]}; "
             "give the columns that the model was trained with"
         )
     with np.errstate(over="ignore"):  # an overflow becomes infinite and is refused

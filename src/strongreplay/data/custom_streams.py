@@ -10,7 +10,7 @@ from typing import Any
 
 from strongreplay.data.tasks import Stream
 from strongreplay.errors import DataError, SerError
-from strongreplay.extensions import Loaded, explain, installed, is_path, load_object
+from strongreplay.extensions import LoadedObject, explain, installed, is_path, load_object
 from strongreplay.protocol import Split
 
 
@@ -18,7 +18,7 @@ def is_custom(name: str) -> bool:
     return is_path(name) or name in installed("stream")
 
 
-def load_function(name: str, source_hash: str | None = None) -> Loaded:
+def load_function(name: str, source_hash: str | None = None) -> LoadedObject:
     loaded = load_object(name, "stream", source_hash)
     if not callable(loaded.value):
         raise DataError(f"{name}: must be a function of a seed, got {type(loaded.value).__name__}")

@@ -26,7 +26,8 @@ from strongreplay.errors import DataError
 if TYPE_CHECKING:
     from PIL import Image
 
-    from strongreplay.data.convert import Fit
+    from strongreplay.data.convert import RequiredForm
+
 
 KINDS = "give a folder of class folders, or a CSV manifest"
 
@@ -40,7 +41,7 @@ class Images:
     paths: list[str]  # relative to the folder
 
 
-class Listed(NamedTuple):
+class ListedImages(NamedTuple):
     """Images that are known but not read: names, labels, and a function that opens one after the other."""
 
     names: list[str]
@@ -55,12 +56,12 @@ def read_images(
     progress: OnProgress | None = None,
     *,
     largest: int | None = None,
-    fit: "Fit | None" = None,
+    form: "RequiredForm | None" = None,
     options: ReadOptions = STRICT,
 ) -> Images:
     """All images of a source, in order; without `side` and `largest` they must have one size.
 
-    `fit` may choose side and channels when those of the files are known, and make other rows of the images.
+    The `choose` of `form` may set side and channels once those of the files are known, and change the rows.
     """
     images.check_settings(side, channels)
     listed = list_images(source, options)
@@ -68,13 +69,13 @@ def read_images(
         warnings.simplefilter("ignore")  # Pillow warns about metadata that is not used here
         headers = read_headers(source, listed, options)
         known = list(headers.values())
-        if fit is not None:
-            fit = fit.settled(images.choose_side(known), images.choose_channels(known))
-            side, channels = fit.side, fit.channels
+        if form is not None:
+            form = form.settled(images.choose_side(known), images.choose_channels(known))
+            side, channels = form.side, form.channels
         channels = channels or images.choose_channels(known)
         if side is None and largest is not None:
             side = images.choose_side(known, largest)
-        rows, faults = Rows(source, len(headers), fit.transform if fit else None), Faults(source, options)
+        rows, faults = Rows(source, len(headers), form.transform if form else None), Faults(source, options)
         read: list[int] = []
         for row, opening in enumerate(listed.open_all()):
             if row not in headers:
@@ -93,7 +94,9 @@ def read_images(
     return Images(rows.tensor(), [listed.labels[row] for row in read], [listed.names[row] for row in read])
 
 
-def read_headers(source: Path | TableFiles, listed: Listed, options: ReadOptions) -> dict[int, images.Header]:
+def read_headers(
+    source: Path | TableFiles, listed: ListedImages, options: ReadOptions
+) -> dict[int, images.Header]:
     """The header of each image by its row; all bad ones are named at once, or left out."""
     headers, faults = {}, Faults(source, options)
     for row, opening in enumerate(listed.open_all()):
@@ -103,24 +106,24 @@ def read_headers(source: Path | TableFiles, listed: Listed, options: ReadOptions
     return headers
 
 
-def list_images(source: Path | TableFiles, options: ReadOptions = STRICT) -> Listed:
+def list_images(source: Path | TableFiles, options: ReadOptions = STRICT) -> ListedImages:
     """The images of class folders, of a list, or of tables."""
     if isinstance(source, TableFiles):
-        return Listed(*list_table(source, options))
+        return ListedImages(*list_table(source, options))
     with telling(source, KINDS):
         source.stat()
         if is_table(source) and not source.is_dir():
-            return Listed(*list_table(TableFiles(source, (source,)), options))
+            return ListedImages(*list_table(TableFiles(source, (source,)), options))
         if not source.is_dir():
             items = list_manifest(source, options)
         elif parts := find_parts(source):
             one = [*parts.values()][-1]
             raise DataError(f"{source} has the parts {', '.join(parts)}; give one of them, such as {one}")
         elif tables := find_tables(source):
-            return Listed(*list_table(expect_one(source, tables), options))
+            return ListedImages(*list_table(expect_one(source, tables), options))
         else:
             items = list_folder(source, options)
-    return Listed(
+    return ListedImages(
         [item.name for item in items],
         [item.label for item in items],
         lambda: (images.opened(item.file) for item in items),

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from strongreplay.data import images, tables
 from strongreplay.data.archives import telling
-from strongreplay.data.convert import expect_kind, make_fit
+from strongreplay.data.convert import expect_kind, required_form
 from strongreplay.data.manifests import JSON_ENDINGS
 from strongreplay.data.read_options import STRICT, Faults
 from strongreplay.errors import ConfigError, DataError
@@ -27,8 +27,8 @@ def stream_images(
     paths: Sequence[Path], shape: tuple[int, ...], batch_size: int = 256
 ) -> Iterator[tuple[list[Path], Tensor, list[tuple[Path, str]]]]:
     """Batches of: files that were read, their images, and (file, reason) for each that failed."""
-    fit = make_fit(shape, None, None)
-    expect_kind("image files", "images", fit)
+    form = required_form(shape, None, None)
+    expect_kind("image files", "images", form)
     if batch_size < 1:
         raise ConfigError(f"batch_size must be at least 1, got {batch_size}; give another")
     return (_read_batch(paths[at : at + batch_size], shape) for at in range(0, len(paths), batch_size))

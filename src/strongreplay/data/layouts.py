@@ -18,7 +18,7 @@ Part = Path | TableFiles
 
 
 class DataParts(NamedTuple):
-    """What is learnt, what guards the update, and what is to be said about it."""
+    """Training data, guard set, and notes for the user."""
 
     train: object
     val: object | None = None

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from strongreplay.data.archives import Damaged, telling
 from strongreplay.data.images import REPLACE
 from strongreplay.data.labels import Label, check_name, read_label
-from strongreplay.data.read_options import STRICT, Faults, Outside, ReadOptions
+from strongreplay.data.read_options import STRICT, Faults, OutsideFolderError, ReadOptions
 from strongreplay.errors import DataError
 from strongreplay.storage.files import parse_json
 
@@ -76,12 +76,12 @@ def list_manifest(manifest: Path, options: ReadOptions = STRICT) -> list[ImageEn
 
 
 def choose_columns(source: Path, names: Sequence[str], options: ReadOptions) -> Columns:
-    """The columns of paths and labels; the others are ignored, which is told."""
+    """The columns of paths and labels; the others are ignored, with a message."""
     return Columns(choose_column(source, names, PATHS, "images"), choose_label(source, names, PATHS, options))
 
 
 def choose_label(source: Path, names: Sequence[str], others: Sequence[str], options: ReadOptions) -> str:
-    """The column of labels; tells which columns are used neither for labels nor as one of the `others`."""
+    """The column of labels; a message names columns that are neither labels nor one of the `others`."""
     label = choose_column(source, names, LABELS, "labels")
     first = next((name for name in others if name in map(_plain, names)), None)
     ignored = [name for name in names if name != label and _plain(name) != first]
@@ -108,7 +108,7 @@ def locate(path: Path, root: Path, options: ReadOptions) -> Path:
     with telling(path, REPLACE):
         file = path.resolve()
         if not options.allow_outside and not file.is_relative_to(root):
-            raise Outside(
+            raise OutsideFolderError(
                 f"{path} must stay inside {root}, got {file}; copy the file into the folder, "
                 "or allow it with --allow-outside"
             )
@@ -135,7 +135,7 @@ def _csv_lines(manifest: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]
         header = next(rows, [])
         if len({*header}) < len(header) or not header:
             raise Damaged(manifest, f"must begin with the header path,label, got {str(header)[:80]}")
-        choose_columns(manifest, header, STRICT)  # a wrong header is told even if no line follows
+        choose_columns(manifest, header, STRICT)  # a wrong header is an error even if no line follows
         for row in rows:
             if row and len(row) != len(header):
                 raise DataError(

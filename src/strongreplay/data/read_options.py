@@ -10,10 +10,10 @@ MOST_NAMED = 50  # files in one message
 
 
 def ignore(text: str) -> None:
-    """Tell nobody."""
+    """Ignore the message."""
 
 
-class Outside(DataError):
+class OutsideFolderError(DataError):
     """A file that is not where it may be; it is never skipped as a bad one."""
 
 
@@ -41,13 +41,13 @@ class Faults:
     def collected(self) -> Iterator[None]:
         try:
             yield
-        except Outside:
+        except OutsideFolderError:
             raise
         except DataError as error:
             self.texts.append(str(error))
 
     def settle(self, num_good: int) -> None:
-        """Raise an error with all faults, or tell about them if they may be skipped and something is left."""
+        """Raise an error with all faults, or report them if they may be skipped and something is left."""
         if not self.texts:
             return
         count, named = len(self.texts), "\n".join(f"  {text}" for text in self.texts[:MOST_NAMED])

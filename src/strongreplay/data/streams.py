@@ -14,7 +14,6 @@ import torch
 from strongreplay.data import datasets
 from strongreplay.data.custom_streams import call, is_custom, load_function
 from strongreplay.data.mixing import mix
-from strongreplay.data.own_data import data_hash, is_own, open_own
 from strongreplay.data.tasks import (
     ClassOrder,
     Scenario,
@@ -38,6 +37,7 @@ from strongreplay.data.transforms import (
     rotation_map,
     rotation_maps,
 )
+from strongreplay.data.user_splits import data_hash, is_user_data, open_user_splits
 from strongreplay.data.views import crop_flip, moments, normalise, scale, standardise
 from strongreplay.errors import ConfigError, unknown
 from strongreplay.extensions import installed
@@ -167,7 +167,7 @@ def describe_stream(name: str, options: StreamOptions = DEFAULT) -> StreamInfo:
 
 def _identity(name: str, options: StreamOptions) -> str:
     """The hash of a user's own data or code."""
-    if is_own(name):
+    if is_user_data(name):
         return data_hash(name, datasets.default_folder(), options.side)
     if not is_custom(name):
         raise unknown("stream", name, {**STREAMS, **installed("stream")}, "See: ser list streams")
@@ -196,8 +196,8 @@ def build_stream(
     folder = folder or datasets.default_folder()
     if name in STREAMS:
         stream = _from_row(STREAMS[name], seed, folder, progress, options)
-    elif is_own(name):
-        stream = _from_own(name, seed, progress, options)
+    elif is_user_data(name):
+        stream = _from_user_data(name, seed, progress, options)
     else:
         _identity(name, options)
         stream = _from_function(name, seed, folder, options)
@@ -231,9 +231,11 @@ def _from_row(
     return replace(stream, test_view=test_view, train_view=train_view)
 
 
-def _from_own(name: str, seed: int, progress: datasets.OnProgress | None, options: StreamOptions) -> Stream:
+def _from_user_data(
+    name: str, seed: int, progress: datasets.OnProgress | None, options: StreamOptions
+) -> Stream:
     """A stream of a user's own data, normalised with mean and deviation of the training data."""
-    data = open_own(name, datasets.default_folder(), options.side, options.test, progress)
+    data = open_user_splits(name, datasets.default_folder(), options.side, options.test, progress)
     stream = split_as_asked(
         data.train,
         data.test,

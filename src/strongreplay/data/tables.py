@@ -73,7 +73,9 @@ def list_table(
             labels += name_numbers(own, _class_names(schema, label), str(path))
             names += [f"{path.name}#{row}" for row in range(len(own))]
             used.append((path, image, len(own)))
-        options = ReadOptions(options.allow_outside, options.skip_bad)  # the first file tells for all
+        options = ReadOptions(
+            options.allow_outside, options.skip_bad
+        )  # one message is enough: all files should have the columns of the first
     if not labels:
         raise DataError(f"{table} has no rows; {REMEDY}")
 
@@ -208,10 +210,10 @@ def _choose_image(path: Path, schema: Any) -> str:
             kind = kind.field("bytes").type
         return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
-    fit = [field.name for field in schema if is_encoded(field.type)]
-    if not fit:
+    encoded = [field.name for field in schema if is_encoded(field.type)]
+    if not encoded:
         raise Damaged(path, f"must have a column of encoded images, got {', '.join(schema.names)[:80]!a}")
-    return next((name for name in IMAGES if name in fit), fit[0])
+    return next((name for name in IMAGES if name in encoded), encoded[0])
 
 
 def _class_names(schema: Any, label: str) -> Sequence[str] | None:

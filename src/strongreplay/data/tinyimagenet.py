@@ -42,7 +42,7 @@ class Counts(NamedTuple):
     num_test: int
 
 
-class Listing(NamedTuple):
+class ImageList(NamedTuple):
     """The class order, and each split's files with their labels in the order of the arrays."""
 
     wnids: list[str]
@@ -102,7 +102,7 @@ class ImageSource:
             raise Damaged(self.path, f"(its {name}) {error}") from error
 
 
-def list_images(source: ImageSource, counts: Counts) -> Listing:
+def list_images(source: ImageSource, counts: Counts) -> ImageList:
     """Every image's name and label, from wnids.txt and val_annotations.txt."""
     wnids = source.read_lines(f"{TREE}/wnids.txt")
     if len(set(wnids)) != counts.num_classes or not all(re.fullmatch(r"n\d{8}", wnid) for wnid in wnids):
@@ -131,11 +131,11 @@ def list_images(source: ImageSource, counts: Counts) -> Listing:
             f"(its val_annotations.txt) names {len(test):,} images, {sorted(per_class)} a class, "
             f"expected {counts.num_test:,}, equally many a class",
         )
-    return Listing(wnids, {"train": train, "test": list(test.items())})
+    return ImageList(wnids, {"train": train, "test": list(test.items())})
 
 
 def read_images(
-    source: ImageSource, listing: Listing, split: str, progress: OnProgress | None
+    source: ImageSource, listing: ImageList, split: str, progress: OnProgress | None
 ) -> Iterator[Bytes]:
     """The decoded images of a split, one after another."""
     names = [name for name, _ in listing.splits[split]]
@@ -176,7 +176,7 @@ def _make_cache(folder: Path, counts: Counts, progress: OnProgress | None) -> No
 
 
 def _write_split(
-    part: Path, source: ImageSource, listing: Listing, split: str, progress: OnProgress | None
+    part: Path, source: ImageSource, listing: ImageList, split: str, progress: OnProgress | None
 ) -> None:
     labels = np.array([label for _, label in listing.splits[split]], np.int64)
     with files.new_file(part / f"{split}-labels.npy") as file:
@@ -189,7 +189,7 @@ def _write_split(
             file.write(image.tobytes())
 
 
-def _write_manifest(part: Path, listing: Listing, counts: Counts) -> None:
+def _write_manifest(part: Path, listing: ImageList, counts: Counts) -> None:
     entries = {
         name: {
             "dtype": dtype,

@@ -1,4 +1,4 @@
-"""A user's own data of any kind as one chunk: samples, labels and sources.
+"""Chunk: samples, labels and sources of any data that a user gives to `ser learn` or `ser predict`.
 
 The same pixels give the same bytes, from files, arrays and datasets alike.
 """
@@ -21,12 +21,12 @@ from strongreplay.data.convert import (
     KINDS,
     LARGEST_SIDE,
     Choose,
-    Fit,
+    RequiredForm,
     as_array,
     convert,
     expect_kind,
-    make_fit,
     read_items,
+    required_form,
 )
 from strongreplay.data.image_files import find_images, stream_images
 from strongreplay.data.labels import Label, name_labels, read_label
@@ -97,27 +97,27 @@ def read_chunk(
     With a `transform` the chunk has what it makes of the images, block by block, instead of the images;
     `choose` may settle the form when side and channels of the images are known.
     """
-    fit = make_fit(shape, side, channels)._replace(transform=transform, choose=choose)
+    form = required_form(shape, side, channels)._replace(transform=transform, choose=choose)
     if isinstance(data, tuple) and len(data) == 2 and labels is None:
         data, labels = data
     if isinstance(data, str | os.PathLike | TableFiles):
         if labels is not None:
             raise ConfigError(f"labels: {data} has its own; give the path alone, or arrays with labels")
-        return _read_path(data if isinstance(data, TableFiles) else Path(data), fit, progress, options)
+        return _read_path(data if isinstance(data, TableFiles) else Path(data), form, progress, options)
     if labels is not None:
         names = read_labels(labels, "labels")
         _expect_lengths("data", _length(data), len(names))
-        return Chunk(convert(data, "data", fit, progress), names, _numbered("", len(names)))
+        return Chunk(convert(data, "data", form, progress), names, _numbered("", len(names)))
     if hasattr(data, "__array__"):
         raise DataError("data: arrays must come with labels, got none; give read_chunk(inputs, labels)")
-    return _read_dataset(data, fit, progress)
+    return _read_dataset(data, form, progress)
 
 
 def read_inputs(
     data: object, *, shape: tuple[int, ...] | None = None, progress: OnProgress | None = None
 ) -> Tensor:
     """Samples without labels: an array, a tensor, nested lists or a list of images."""
-    return convert(data, "data", make_fit(shape, None, None), progress)
+    return convert(data, "data", required_form(shape, None, None), progress)
 
 
 def read_labels(values: object, where: str) -> tuple[Label, ...]:
@@ -149,20 +149,22 @@ def _numbered(name: str, count: int) -> tuple[str, ...]:
     return tuple(f"{name}#{row}" for row in range(count))
 
 
-def _read_path(path: Path | TableFiles, fit: Fit, progress: OnProgress | None, options: ReadOptions) -> Chunk:
+def _read_path(
+    path: Path | TableFiles, form: RequiredForm, progress: OnProgress | None, options: ReadOptions
+) -> Chunk:
     if isinstance(path, Path) and path.suffix.lower() == ".npz" and not os.path.isdir(path):
         inputs, values = read_npz(path)
         names = read_labels(values, f"{path} labels")
         _expect_lengths(str(path), _length(inputs), len(names))
-        return Chunk(convert(inputs, str(path), fit, progress), names, _numbered(path.name, len(names)))
-    expect_kind(str(path), "images", fit)
+        return Chunk(convert(inputs, str(path), form, progress), names, _numbered(path.name, len(names)))
+    expect_kind(str(path), "images", form)
     images = folders.read_images(
-        path, fit.side, fit.channels, progress, largest=LARGEST_SIDE, fit=fit, options=options
+        path, form.side, form.channels, progress, largest=LARGEST_SIDE, form=form, options=options
     )
     return Chunk(images.inputs, tuple(images.labels), tuple(images.paths))
 
 
-def _read_dataset(data: Any, fit: Fit, progress: OnProgress | None) -> Chunk:
+def _read_dataset(data: Any, form: RequiredForm, progress: OnProgress | None) -> Chunk:
     if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")) or isinstance(data, dict | bytes):
         raise DataError(f"data: cannot be read, got {type(data).__name__}; {KINDS}")
     count, labels = len(data), dict[int, Label]()
@@ -175,5 +177,5 @@ def _read_dataset(data: Any, fit: Fit, progress: OnProgress | None) -> Chunk:
         labels[row] = read_label(pair[1], f"labels #{row}")
         return pair[0]
 
-    inputs = read_items(fetch, count, "data", fit, progress)
+    inputs = read_items(fetch, count, "data", form, progress)
     return Chunk(inputs, name_labels(tuple(labels[row] for row in range(count)), data), _numbered("", count))

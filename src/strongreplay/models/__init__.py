@@ -1,5 +1,5 @@
 """Models that `ser learn` keeps on disk: settings, net, memory, versions, and the gate for new versions.
 
-May import: errors, protocol, data, memory, methods, nets, runs, storage, training.
+May import: errors, protocol, data, memory, methods, nets, sampling, storage, training.
 Public: learn.learn, model.Model, store.Store, gate.Verdict.
 """

@@ -20,18 +20,18 @@ Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 
-class Checked(BaseModel):
+class StrictModel(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
 
-class ChunkAbout(Checked):
+class ChunkAbout(StrictModel):
     fingerprint: str
     samples: list[Annotated[tuple[str | int, int], Strict(False)]]
     learnt: int = Count
     held_out: int = Count
 
 
-class ChangeAbout(Checked):
+class ChangeAbout(StrictModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
     label: str | int
@@ -43,7 +43,7 @@ class ChangeAbout(Checked):
     gained: int | None = Field(None, ge=0)
 
 
-class About(Checked):
+class About(StrictModel):
     """The description of a version, as `models.learn.describe` writes it."""
 
     lesson: str
@@ -57,7 +57,7 @@ class About(Checked):
     seconds: float
 
 
-class ModelPart(Checked):
+class ModelPart(StrictModel):
     """The part `model` of a version."""
 
     plan: dict[str, dict[str, Any]]
@@ -71,7 +71,7 @@ class ModelPart(Checked):
     generators: dict[str, Any]
 
 
-def faults_of(kind: type[Checked], content: Any) -> str:
+def faults_of(kind: type[StrictModel], content: Any) -> str:
     """A text that lists all errors; empty if there are none."""
     try:
         kind.model_validate(content)

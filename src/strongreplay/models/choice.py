@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from strongreplay.data.convert import Fit
+from strongreplay.data.convert import RequiredForm
 from strongreplay.errors import ConfigError
 from strongreplay.methods import method_row
 from strongreplay.models.features import FeatureCache, FeatureReader
@@ -14,7 +14,7 @@ from strongreplay.models.settings import CLOSED_FORM, NONE_IS_OFF
 from strongreplay.nets.backbones import Backbone, is_backbone, open_backbone
 from strongreplay.nets.published import EXTRA, is_installed
 
-PHOTO_SIDE = 64  # pixels; from here on a backbone is chosen if nobody names a net
+PHOTO_SIDE = 64  # pixels; from here on a backbone is chosen if no net is named
 LARGEST_FROM_SCRATCH = 128  # pixels; a step on a CPU takes seconds above
 USUAL = "efficientnet-lite0"
 
@@ -42,7 +42,7 @@ class NetChoice:
         if self.named == "auto" and (method := self.settings.get("learner.method")):
             self.named = method_row(method).net or "auto"
 
-    def __call__(self, fit: Fit, side: int, channels: int) -> Fit:
+    def __call__(self, form: RequiredForm, side: int, channels: int) -> RequiredForm:
         name, method = self.named, self.settings.get("learner.method")
         if name == "auto" and side >= PHOTO_SIDE and "net.width" not in self.settings:
             if is_installed(USUAL):
@@ -53,13 +53,13 @@ class NetChoice:
                     f"ImageNet the answers would be far better: {EXTRA}"
                 )
         if not is_backbone(name):
-            check_side(name, fit.side, self.device)
-            return fit
+            check_side(name, form.side, self.device)
+            return form
         self.backbone = open_backbone(
             name,
             weights=self.settings.get("net.weights"),
-            side=fit.side,
-            channels=fit.channels or (channels if name not in ("auto", USUAL) else 3),
+            side=form.side,
+            channels=form.channels or (channels if name not in ("auto", USUAL) else 3),
             head=self.settings.get("net.head"),
             seed=int(self.settings.get("learner.seed", 0)),
         )
@@ -67,15 +67,15 @@ class NetChoice:
         method = method or ("ser" if tune != "none" else "slda")
         self.settings |= {"net.name": self.backbone.name, "net.tune": tune, "learner.method": method}
         channels, size = self.backbone.shape[:2]
-        if fit.channels not in (None, channels):
-            raise ConfigError(f"{name} takes images of {channels} channels, got --channels {fit.channels}")
+        if form.channels not in (None, channels):
+            raise ConfigError(f"{name} takes images of {channels} channels, got --channels {form.channels}")
         self.tell(self.describe(name, side, method, tune))
-        fit = fit._replace(kind="images", side=size, channels=channels)
+        form = form._replace(kind="images", side=size, channels=channels)
         if tune == "all":
-            return fit
+            return form
         cache = FeatureCache(self.cache, self.backbone.key) if self.cache else None
         self.reader = FeatureReader(self.backbone, self.device, cache)
-        return fit._replace(transform=self.reader)
+        return form._replace(transform=self.reader)
 
     def describe(self, name: str, side: int, method: str, tune: str) -> str:
         assert self.backbone is not None

@@ -1,4 +1,4 @@
-"""One line about what an update will do and cost, told before it begins."""
+"""One line about what an update will do and cost, printed before it begins."""
 
 from collections.abc import Mapping
 from typing import Any

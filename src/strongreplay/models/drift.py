@@ -1,7 +1,7 @@
 """Signs of trouble in unlabelled data: samples unlike those the model knows, and other shares of classes.
 
 A sample is unlike if its score is above a threshold that the held-out samples exceed at a stated rate. The
-measures are in `unlike.py`.
+measures are in `ood_scores.py`.
 """
 
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ from torch import Tensor
 from strongreplay.data.user_data import Label
 from strongreplay.errors import ConfigError, DataError
 from strongreplay.models.clusters import Cluster, find_clusters, typical_distance
-from strongreplay.models.likeness import features_of
+from strongreplay.models.embeddings import embed
 from strongreplay.models.memory_view import images_of, read_parts
 from strongreplay.models.model import Model
+from strongreplay.models.ood_scores import Energy, Measure, Nearest, distances, statistics_of
 from strongreplay.models.parts import FROZEN, TO_ANSWER, model_of
 from strongreplay.models.share_tests import ShareChange, compare_shares
 from strongreplay.models.store import Store, Version
-from strongreplay.models.unlike import Energy, Measure, Nearest, distances, statistics_of
 
 Kind = Literal["auto", "energy", "features"]  # auto: features if SLDA has statistics of them, else energy
 RATE = 0.05  # of false alarms among samples like the held-out ones
@@ -116,8 +116,7 @@ def make_reference(
     """The reference of held-out images and their classes."""
     if not len(images):
         choose_threshold(torch.empty(0), rate)
-    stored = model.stored(images)
-    logits, features = model.scores(stored), features_of(model, stored)
+    stored, logits, features = embed(model, images)
     measure = usual_measure(model) if kind != "energy" else Energy(model)
     if kind == "features" and isinstance(measure, Energy):
         measure, parts = Nearest(model, features), distances(features, features, same=True)[:, None]
@@ -142,7 +141,7 @@ def make_reference(
 
 
 def usual_measure(model: Model) -> Measure:
-    """What is measured unless somebody says otherwise; it needs no held-out samples."""
+    """The default measure; needs no held-out samples."""
     return statistics_of(model) or Energy(model)
 
 
@@ -159,8 +158,7 @@ class Collector:
         self.images: list[Tensor] = []
 
     def add(self, names: Sequence[str], images: Tensor) -> None:
-        stored = self.model.stored(images)  # once: of a backbone it takes the longest
-        logits, features = self.model.scores(stored), features_of(self.model, stored)
+        stored, logits, features = embed(self.model, images)
         scores = self.reference.sum_up(self.reference.measure(stored, logits))
         rows = (scores > self.reference.threshold).nonzero().flatten()
         self.unlike_rows += (rows + len(self.names)).tolist()

@@ -18,6 +18,7 @@ from strongreplay.data import codec
 from strongreplay.data.user_data import Label, digests
 from strongreplay.errors import ConfigError, RunError
 from strongreplay.models.check import refuses_misfits
+from strongreplay.models.duplicates import prints_of
 from strongreplay.models.features import forget_features
 from strongreplay.models.memory_view import (
     KINDS,
@@ -30,7 +31,6 @@ from strongreplay.models.memory_view import (
     samples_of,
 )
 from strongreplay.models.samples import Origin
-from strongreplay.models.seen import prints_of
 from strongreplay.models.store import WORK, Store
 from strongreplay.storage import files
 

@@ -83,7 +83,7 @@ class FeatureCache:
                 if bytes(parts["key"].tolist()).decode() == key:
                     names = [bytes(row).hex() for row in parts["digests"].numpy()]
                     self.known |= dict(zip(names, parts["features"], strict=True))
-            except Exception:  # a damaged file of a cache is one less
+            except Exception:  # ignore a damaged cache file
                 continue
 
     def find(self, name: str) -> Tensor | None:
@@ -125,7 +125,7 @@ def cached_files(folder: Path) -> list[Path]:
 
 
 def forget_features(folder: Path) -> None:
-    """Remove the whole cache of a model: which rows are of a picture that must go is not asked."""
+    """Remove the whole cache; rows are not matched to pictures."""
     if (folder / FOLDER).is_dir():
         files.remove(folder / FOLDER)
         files.sync_folder(folder)

@@ -33,7 +33,7 @@ FLAVOUR = "strongreplay.models.mlflow_loader"
 def write_hub_folder(store: Store, version: str | None, folder: Path) -> Version:
     """Write a version as a folder for a model hub; an error leaves no folder."""
     found, parts = store.read(version, TO_ANSWER, (FROZEN,))
-    model = model_of(parts, torch.device("cpu"))  # what cannot be loaded is not handed over
+    model = model_of(parts, torch.device("cpu"))  # check that the model loads before writing it
     plain, tensors = pack(dict(parts))
     config = {
         "library_name": "strongreplay",

@@ -20,7 +20,7 @@ class HeldOut:
         return len(self.keys)
 
     def check(self, num_labels: int) -> None:
-        """Raise a ValueError if the columns do not fit together; they may come from anybody's file."""
+        """Raise a ValueError if the columns do not fit together; they may come from an untrusted file."""
         lengths = {len(self.images), len(self.columns), len(self.keys), len(self.ids)}
         kinds = (self.columns.dtype, self.keys.dtype, self.ids.dtype)
         if len(lengths) > 1 or kinds != (torch.int64, torch.float64, torch.int64):

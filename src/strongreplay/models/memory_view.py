@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -25,9 +25,13 @@ class Remembered:
     id: int
     label: Label
     source: str
-    lesson: int  # from 1
+    update: int  # the number of the update it came with, from 1
     kind: str  # replay or held-out
     bytes: int  # including further columns, such as stored logits
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON, with the keys of version 0.1."""
+        return {"lesson" if key == "update" else key: value for key, value in asdict(self).items()}
 
 
 def read_parts(
@@ -54,9 +58,9 @@ def samples_in(part: str, parts: Mapping[str, Any]) -> Iterator[Remembered]:
     classes = columns.get("columns", columns.get("labels"))
     beside = sum(column[0].nbytes for column in columns.values() if len(column))
     sizes = image_sizes(packed)
-    for row, (number, source, label, lesson) in enumerate(packed["origins"]):
+    for row, (number, source, label, update) in enumerate(packed["origins"]):
         own = label if classes is None else labels[int(classes[row])]
-        yield Remembered(number, own, source, lesson, KINDS[part], sizes[row] + beside)
+        yield Remembered(number, own, source, update, KINDS[part], sizes[row] + beside)
 
 
 def row_columns(tree: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -37,7 +37,9 @@ class Model:
     view: View  # of training images
     num_updates: int = 0
     next_id: int = 1  # the id of the next sample that arrives
-    learnt: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))  # see `models.seen`
+    learnt: Tensor = field(
+        default_factory=lambda: torch.empty(0, dtype=torch.int64)
+    )  # see `models.duplicates`
     whole: bool = True  # False: it can predict, but not learn
     backbone: Backbone | None = None  # of which the method sees features; or, with net.tune=all, its body
     notes: list[str] = field(default_factory=list)  # what a user should know after loading

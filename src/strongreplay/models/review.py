@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from strongreplay.data.user_data import Label
-from strongreplay.models.likeness import features_of
+from strongreplay.models.embeddings import embed
 from strongreplay.models.model import Model
-from strongreplay.models.unlike import Energy
+from strongreplay.models.ood_scores import Energy
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class ReviewCollector:
 
     def add(self, names: Sequence[str], images: Tensor) -> None:
         self.names += names
-        stored = self.model.stored(images)  # once: of a backbone it takes the longest
-        self.logits.append(self.model.scores(stored))
-        self.features.append(features_of(self.model, stored))
+        _, logits, features = embed(self.model, images)
+        self.logits.append(logits)
+        self.features.append(features)
 
     def choose(self, count: int) -> list[Candidate]:
         """The samples most worth a label, the first chosen first."""

@@ -24,7 +24,7 @@ class Origin:
     id: int
     source: str
     label: Label
-    lesson: int  # the number of the update it came with, from 1
+    update: int  # the number of the update it came with, from 1
 
 
 @dataclass
@@ -83,7 +83,7 @@ class SampleIndex:
         return -(-sum(map(len, files)) // len(files))
 
 
-def origins_of(chunk: Chunk, ids: Sequence[int], lesson: int) -> dict[int, Origin]:
+def origins_of(chunk: Chunk, ids: Sequence[int], update: int) -> dict[int, Origin]:
     """The origin of each sample of a chunk, by id."""
     rows = zip(ids, chunk.sources, chunk.labels, strict=True)
-    return {number: Origin(number, source, label, lesson) for number, source, label in rows}
+    return {number: Origin(number, source, label, update) for number, source, label in rows}

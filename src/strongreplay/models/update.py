@@ -15,8 +15,10 @@ from strongreplay.data.user_data import Chunk, Label
 from strongreplay.errors import DataError, RunError
 from strongreplay.methods.averaged import Averaging
 from strongreplay.models.calibrate import calibrate
+from strongreplay.models.capacity import drop_rows_over_budget, make_room
 from strongreplay.models.complete import complete_logits
 from strongreplay.models.correct import correction_phases
+from strongreplay.models.duplicates import compare_with_past, rank_samples
 from strongreplay.models.gate import (
     GUARD,
     HELD_OUT,
@@ -35,9 +37,7 @@ from strongreplay.models.held_out import HeldOut, choose_held_out
 from strongreplay.models.labels import check_all_known, columns_of, with_new_labels
 from strongreplay.models.model import Model
 from strongreplay.models.old_states import with_ids
-from strongreplay.models.room import drop_rows_over_budget, make_room
 from strongreplay.models.samples import origins_of
-from strongreplay.models.seen import compare_with_past, rank_samples
 from strongreplay.protocol import Split, Task, derive_generator
 from strongreplay.storage import files
 from strongreplay.storage.state import read_newest

@@ -13,7 +13,7 @@ from strongreplay.errors import ConfigError, RunError
 from strongreplay.models.memory_view import Remembered
 from strongreplay.storage import files
 
-HEADER = ("path", "label", "id", "source", "lesson", "kind")
+HEADER = ("path", "label", "id", "source", "update", "kind")
 MANIFEST, FEATURES = "manifest.csv", "features.npz"
 RESERVED = {"con", "prn", "aux", "nul", *(f"{name}{n}" for name in ("com", "lpt") for n in range(1, 10))}
 LONGEST = 200  # bytes of a folder's name; file systems allow 255
@@ -37,7 +37,7 @@ def write_samples(
                 np.savez(file, inputs=images.numpy(), labels=label_array(labels))
         paths = paths or [f"{FEATURES}#{row}" for row in range(len(samples))]
         rows = [
-            (path, one.label, one.id, one.source, one.lesson, one.kind)
+            (path, one.label, one.id, one.source, one.update, one.kind)
             for path, one in zip(paths, samples, strict=True)
         ]
         files.write_text(folder / MANIFEST, files.csv_text([HEADER, *rows]))

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from strongreplay.errors import DataError
+from strongreplay.storage.interning import Interner
 from strongreplay.storage.records import RunRecord, find_files, read_record
-from strongreplay.storage.sharing import Sharing
 
 Progress = Callable[[str, int, int], None]  # what, done, total
 
@@ -28,7 +28,7 @@ class Found:
 
 def collect(places: Iterable[Path], progress: Progress = ignore_progress) -> Found:
     """Read each file once, even if several places contain it; records are without loss terms."""
-    found, sharing = Found(), Sharing()
+    found, sharing = Found(), Interner()
     candidates = [file for place in places for file in find_files(place, found.problems)]
     once = list({os.path.realpath(file): file for file in reversed(candidates)}.values())[::-1]
     for number, file in enumerate(once):

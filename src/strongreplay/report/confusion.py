@@ -8,6 +8,7 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
 from strongreplay.errors import printable
+from strongreplay.report.page_text import shorten
 from strongreplay.report.styles import INK
 
 Name = str | int
@@ -36,7 +37,7 @@ def confusion_figure(names: Sequence[Name], pairs: Mapping[tuple[Name, Name], in
     # The square root of the share, so that one error in fifty is visible.
     image = axes.imshow(shares, cmap=shades, norm=PowerNorm(0.5, 0, 100), interpolation="nearest")
     size = 9.0 if len(shown) <= MOST_NUMBERS else 7.5
-    texts = [shorten(str(name)) for name in shown]
+    texts = [tick_text(str(name)) for name in shown]
     axes.set_xticks(range(len(shown)), texts, rotation=90, fontsize=size)
     axes.set_yticks(range(len(shown)), texts, fontsize=size)
     axes.tick_params(length=2)
@@ -69,7 +70,6 @@ def choose(names: Sequence[Name], pairs: Mapping[tuple[Name, Name], int]) -> lis
     return [name for name in names if name in most]
 
 
-def shorten(name: str) -> str:
-    """Shorten a name and escape dollar signs, which start a formula in matplotlib."""
-    text = printable(name)
-    return (text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}...").replace("$", r"\$")
+def tick_text(name: str) -> str:
+    """A short name, in which dollar signs do not start a formula of matplotlib."""
+    return shorten(printable(name), LONGEST, "...").replace("$", r"\$")

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from matplotlib.figure import Figure
 
 from strongreplay.report.ablation import families, lacks_terms
+from strongreplay.report.page_text import shorten
 from strongreplay.report.styles import TITLES, UPPER_BOUND, matrices_of, net_of, scenarios_of, sizes_of
 from strongreplay.report.tables import Group, tell_apart
 from strongreplay.report.verdicts import Cell
@@ -22,7 +23,7 @@ from strongreplay.storage.records import fingerprint
 LONGEST_NAME = 80  # characters; drawing long names is slow
 
 
-class Subject(NamedTuple):
+class FigureContent(NamedTuple):
     """The content of one figure, and the arguments of its drawing function."""
 
     about: str
@@ -32,7 +33,7 @@ class Subject(NamedTuple):
     shapes: int = 1  # number of shapes per entry
 
 
-Split = Callable[[list[Group], list[Cell]], Iterator[Subject]]
+Split = Callable[[list[Group], list[Cell]], Iterator[FigureContent]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +109,14 @@ def by_net(groups: list[Group]) -> Iterator[tuple[str, str, list[Group]]]:
         for net, own in own_nets.items():
             if num_rivals(own):
                 name = file_safe(f"{stream}-{net}" if len(own_nets) > 1 else stream)
-                yield name, f"{shorten(stream)}, {shorten(net)}", [shorten_names(g) for g in tell_apart(own)]
+                yield (
+                    name,
+                    ", ".join(shorten(one, LONGEST_NAME) for one in (stream, net)),
+                    [shorten_names(g) for g in tell_apart(own)],
+                )
 
 
-def each_size(groups: list[Group], cells: list[Cell], fewest: int = 1) -> Iterator[Subject]:
+def each_size(groups: list[Group], cells: list[Cell], fewest: int = 1) -> Iterator[FigureContent]:
     """A figure for each memory size and scenario; configurations without memory are in each size."""
     for name, about, own in by_net(groups):
         for size in sizes_of(own) or (None,):
@@ -121,34 +126,36 @@ def each_size(groups: list[Group], cells: list[Cell], fewest: int = 1) -> Iterat
                 yield from each_scenario(what, base, here)
 
 
-def each_scenario(about: str, name: str, groups: list[Group]) -> Iterator[Subject]:
+def each_scenario(about: str, name: str, groups: list[Group]) -> Iterator[FigureContent]:
     """One figure per scenario; if there are several, the file name contains the scenario."""
     scenarios = scenarios_of(groups)
     for scenario in scenarios:
         full = f"{name}-{scenario}" if len(scenarios) > 1 else name
-        yield Subject(f"{about}, {TITLES[scenario]}", full, len(groups), (groups, scenario))
+        yield FigureContent(f"{about}, {TITLES[scenario]}", full, len(groups), (groups, scenario))
 
 
-def each_matrix(groups: list[Group], cells: list[Cell]) -> Iterator[Subject]:
+def each_matrix(groups: list[Group], cells: list[Cell]) -> Iterator[FigureContent]:
     """As `each_size`; a panel has a shape for each number of its matrix."""
     for subject in each_size(groups, cells):
-        yield subject._replace(shapes=max(4, num_tasks(subject.arguments[0]) ** 2 // 10))
+        yield subject._replace(
+            shapes=max(4, max(group.num_tasks for group in subject.arguments[0]) ** 2 // 10)
+        )
 
 
-def several_sizes(groups: list[Group], cells: list[Cell]) -> Iterator[Subject]:
+def several_sizes(groups: list[Group], cells: list[Cell]) -> Iterator[FigureContent]:
     """A figure for each scenario with all memory sizes, if there are at least two."""
     for name, about, own in by_net(groups):
         if len(sizes_of(own)) > 1:
             yield from each_scenario(about, name, own)
 
 
-def ablation_cells(groups: list[Group], cells: list[Cell]) -> Iterator[Subject]:
+def ablation_cells(groups: list[Group], cells: list[Cell]) -> Iterator[FigureContent]:
     paper = [cell for cell in cells if cell.item.target == "table4" and cell.ours]
     if paper:
-        yield Subject("the paper's", "paper", len(paper), (paper,))
+        yield FigureContent("the paper's", "paper", len(paper), (paper,))
 
 
-def ablation_families(groups: list[Group], cells: list[Cell]) -> Iterator[Subject]:
+def ablation_families(groups: list[Group], cells: list[Cell]) -> Iterator[FigureContent]:
     """A user's own runs that differ in their terms and are not in the paper."""
     known = {cell.item.fingerprint for cell in cells if cell.item.target == "table4" and cell.ours}
     for family in families(groups):
@@ -156,7 +163,7 @@ def ablation_families(groups: list[Group], cells: list[Cell]) -> Iterator[Subjec
             own = [shorten_names(group) for group in family]
             about = f"{own[0].stream}, memory {own[0].memory_size}"
             name = file_safe(f"{family[0].stream}-m{family[0].memory_size}")
-            yield Subject(about, name, len(own), (own,))
+            yield FigureContent(about, name, len(own), (own,))
 
 
 # Kind, title, function that lists the figures, and function that draws one; the most informative come first.
@@ -183,19 +190,9 @@ def num_rivals(groups: list[Group]) -> int:
     return sum(group.method != UPPER_BOUND for group in groups)
 
 
-def num_tasks(groups: list[Group]) -> int:
-    found = [len(group.records[0].matrix(s)[-1]) for group in groups for s in group.records[0].scenarios]
-    return max(found, default=0)
-
-
 def shorten_names(group: Group) -> Group:
-    return replace(
-        group, stream=shorten(group.stream), method=shorten(group.method), variant=shorten(group.variant)
-    )
-
-
-def shorten(text: str) -> str:
-    return text if len(text) <= LONGEST_NAME else text[: LONGEST_NAME - 1] + "…"
+    names = {key: shorten(getattr(group, key), LONGEST_NAME) for key in ("stream", "method", "variant")}
+    return replace(group, **names)
 
 
 def file_safe(name: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from strongreplay.report.protocols import cpu_cells, lead_table, stream_table
 from strongreplay.report.reproduction import BEGIN, END, readme_table
 from strongreplay.report.styles import TITLES, net_of, scenarios_of
-from strongreplay.report.tables import Group, group_records, tell_apart
+from strongreplay.report.tables import Group, group_records, rank_in_table, tell_apart
 from strongreplay.report.text_tables import markdown_table
 from strongreplay.report.verdicts import Cell, judge_all
 from strongreplay.runs.paper import items
@@ -58,7 +58,7 @@ def own_table(groups: Sequence[Group], cells: Sequence[Cell], stream: str, size:
     published = any(fingerprint(group.records[0].config) in by_config for group in own)
     columns += [*(["published", "verdict"] if published else []), "training s", "n"]
     rows = []
-    for group in sorted(tell_apart(own), key=lambda g: rank(g, scenarios)):
+    for group in sorted(tell_apart(own), key=rank_in_table):
         row = [group.name]
         for scenario in scenarios:
             row += [str(group.score(scenario, name) or "-") for name in ("average_accuracy", "forgetting")]
@@ -68,8 +68,3 @@ def own_table(groups: Sequence[Group], cells: Sequence[Cell], stream: str, size:
         seconds = "-" if group.train_seconds is None else f"{group.train_seconds:.0f}"
         rows.append([*row, seconds, str(len(group.records))])
     return "\n".join(markdown_table(columns, rows)) if rows else "Not run yet."
-
-
-def rank(group: Group, scenarios: Sequence[str]) -> tuple[bool, float]:
-    accuracy = group.score(scenarios[0], "average_accuracy") if scenarios else None
-    return group.method == "joint", accuracy.mean if accuracy else 0.0

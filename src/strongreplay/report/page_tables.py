@@ -10,7 +10,7 @@ from strongreplay.report.paired import PairedTest
 from strongreplay.report.protocols import Lead
 from strongreplay.report.styles import PRINTED, TITLES, UPPER_BOUND, net_of, scenarios_of
 from strongreplay.report.summary import Summary, summarise
-from strongreplay.report.tables import Group, rank, tell_apart
+from strongreplay.report.tables import Group, rank_in_table, tell_apart
 from strongreplay.report.verdicts import VERDICTS, Cell
 from strongreplay.runs.paper import PaperCell
 from strongreplay.storage.records import RunRecord
@@ -105,10 +105,6 @@ def own_tables(groups: list[Group]) -> list[dict[str, Any]]:
     return found
 
 
-def rank_in_table(group: Group) -> tuple[bool, float]:
-    return group.method == UPPER_BOUND, rank(group)[2]
-
-
 def own_table(stream: str, size: int | None, net: str, groups: list[Group]) -> dict[str, Any]:
     """Accuracies come first, so that they are visible on a narrow screen."""
     scenarios = scenarios_of(groups)
@@ -131,7 +127,7 @@ def own_row(group: Group, scores: list[tuple[Summary | None, bool]]) -> dict[str
     return {
         "name": full_name(group),
         "scores": scores,
-        "tasks": num_tasks(group),
+        "tasks": group.num_tasks or None,
         "n": len(group.records),
         "seconds": group.train_seconds,
         "peak": peak_memory(group),
@@ -156,11 +152,6 @@ def full_name(group: Group) -> str:
     parts = data.items() if isinstance(data, dict) else ()
     limits = ", ".join(f"data.{key}={value}" for key, value in parts if value)
     return group.name + (f" [{limits}]" if limits and limits not in group.variant else "")
-
-
-def num_tasks(group: Group) -> int | None:
-    scenarios = group.records[0].scenarios
-    return len(group.records[0].matrix(scenarios[0])[-1]) if scenarios else None
 
 
 def phase_names(group: Group) -> list[str]:

@@ -21,8 +21,11 @@ def safe_text(value: object) -> str:
 
 
 def clip(value: object, longest: int = LONGEST) -> str:
-    text = safe_text(str(value)[: longest + 1])
-    return text if len(text) <= longest else text[: longest - 1] + "…"
+    return shorten(safe_text(str(value)[: longest + 1]), longest)
+
+
+def shorten(text: str, longest: int, end: str = "…") -> str:
+    return text if len(text) <= longest else text[: longest - len(end)] + end
 
 
 def breakable(text: str) -> Markup:

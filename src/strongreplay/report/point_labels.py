@@ -26,7 +26,7 @@ Numbers = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class LabelledPoint:
     """A marker with its label and its tooltip."""
 
     x: float
@@ -35,7 +35,7 @@ class Point:
     text: str
 
 
-def draw_points(panel: Axes, points: list[Point]) -> None:
+def draw_points(panel: Axes, points: list[LabelledPoint]) -> None:
     for point in points:
         style = point.style
         marker, size = (style.marker, 7.0) if style.is_coloured else ("o", 3.5)
@@ -47,14 +47,14 @@ def draw_points(panel: Axes, points: list[Point]) -> None:
     panel.grid(alpha=0.3)
 
 
-def label_points(figure: Figure, panels: list[Axes], points: list[list[Point]]) -> None:
+def label_points(figure: Figure, panels: list[Axes], points: list[list[LabelledPoint]]) -> None:
     """Place the labels; a thin line connects a point with a distant label."""
     freeze_layout(figure)  # the positions of the points are known only after layout
     for panel, own in zip(panels, points, strict=True):
         place_labels(panel, own, 72 / figure.dpi)
 
 
-def place_labels(panel: Axes, points: list[Point], scale: float) -> None:
+def place_labels(panel: Axes, points: list[LabelledPoint], scale: float) -> None:
     """From the top down, each label takes the nearest free place, or the least crowded one.
 
     In further rounds it may take another, when the places of all the others are known.

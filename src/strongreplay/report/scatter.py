@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from strongreplay.report.layout import draw_bound, lay_out
-from strongreplay.report.point_labels import Point, draw_points, label_points
+from strongreplay.report.point_labels import LabelledPoint, draw_points, label_points
 from strongreplay.report.styles import (
     TITLES,
     UPPER_BOUND,
@@ -24,7 +24,7 @@ from strongreplay.report.summary import summarise
 from strongreplay.report.tables import Group
 
 ACCURACY = "average accuracy after the last task (%)"
-MakePoint = Callable[[Group, Style, str], Point | None]
+MakePoint = Callable[[Group, Style, str], LabelledPoint | None]
 FinishPanel = Callable[[Axes, list[tuple[Group, Style]], str], None]
 
 
@@ -54,14 +54,14 @@ def draw_plane(groups: list[Group], scenario: str, make: MakePoint, finish: Fini
     return figure
 
 
-def plane_point(group: Group, style: Style, scenario: str) -> Point | None:
+def plane_point(group: Group, style: Style, scenario: str) -> LabelledPoint | None:
     matrices = [m for m in matrices_of(group, scenario) if len(m) > 1]
     if group.method == UPPER_BOUND or not matrices:
         return None
     x = fmean(float(np.diag(matrix).mean()) for matrix in matrices)
     y = fmean(float(matrix[-1, :-1].mean()) for matrix in matrices)
     text = f"{style.label}: plasticity {x:.2f} %, stability {y:.2f} % (n = {len(matrices)})"
-    return Point(x, y, style, text) if np.isfinite([x, y]).all() else None
+    return LabelledPoint(x, y, style, text) if np.isfinite([x, y]).all() else None
 
 
 def finish_plane(panel: Axes, styled: list[tuple[Group, Style]], scenario: str) -> None:
@@ -82,12 +82,14 @@ def draw_no_loss(panel: Axes) -> None:
         panel.set(xlim=(left, right), ylim=(low, high))
 
 
-def time_point(group: Group, style: Style, scenario: str) -> Point | None:
+def time_point(group: Group, style: Style, scenario: str) -> LabelledPoint | None:
     score = group.score(scenario, "average_accuracy")
     seconds = group.train_seconds
     if group.method == UPPER_BOUND or score is None or not seconds:
         return None
-    return Point(seconds, score.mean, style, f"{style.label}: {describe_score(score)} in {seconds:.1f} s")
+    return LabelledPoint(
+        seconds, score.mean, style, f"{style.label}: {describe_score(score)} in {seconds:.1f} s"
+    )
 
 
 def finish_time(panel: Axes, styled: list[tuple[Group, Style]], scenario: str) -> None:

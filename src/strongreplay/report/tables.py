@@ -48,6 +48,12 @@ class Group:
         return printable(self.label + (f" ({variant})" if variant else ""))
 
     @property
+    def num_tasks(self) -> int:
+        """The tasks of the first record; 0 if it stopped before the end of the first task."""
+        first = self.records[0]
+        return max((len(first.matrix(scenario)[-1]) for scenario in first.scenarios), default=0)
+
+    @property
     def train_seconds(self) -> float | None:
         """The median over seeds: a run that was paused, or shared its machine, does not change it much."""
         every = [record.measured.get("phases", {}).get("train", {}).get("seconds") for record in self.records]
@@ -77,6 +83,11 @@ def rank(group: Group) -> tuple[str, int, float]:
     scenarios = group.records[0].scenarios  # empty if a run stopped before the end of its first task
     accuracy = group.score(scenarios[0], "average_accuracy") if scenarios else None
     return group.place, group.memory_size or 0, accuracy.mean if accuracy else 0.0
+
+
+def rank_in_table(group: Group) -> tuple[bool, float]:
+    """By accuracy; joint training, an upper bound, comes last."""
+    return group.method == "joint", rank(group)[2]
 
 
 def tell_apart(groups: Iterable[Group]) -> list[Group]:

@@ -12,8 +12,8 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 
 from strongreplay.data.auxiliary import check_auxiliary
 from strongreplay.data.datasets import OnProgress, default_folder
-from strongreplay.data.own_data import data_hash, is_own
 from strongreplay.data.streams import StreamInfo, StreamOptions, describe_stream
+from strongreplay.data.user_splits import data_hash, is_user_data
 from strongreplay.errors import ConfigError, DataError
 from strongreplay.methods import MethodConfig, MethodRow, check_scenario, method_row
 from strongreplay.nets import net_row
@@ -220,7 +220,7 @@ def reading_options(settings: Mapping[str, Any]) -> StreamOptions:
 
 def prepare_stream(stream: str, settings: Mapping[str, Any], progress: OnProgress) -> None:
     """Read a user's own data into the cache, which may take a while; other streams need no preparation."""
-    if is_own(stream):
+    if is_user_data(stream):
         data_hash(stream, default_folder(), reading_options(settings).side, progress)
 
 
@@ -287,7 +287,7 @@ def stream_faults(stream: str, row: MethodRow, info: StreamInfo, built: Mapping[
             f"the data of {stream} have changed since this run was made ({data.hash}, now {info.hash}); "
             "put them back, or start a new run"
         )
-    faults += [] if is_own(stream) else reading_faults(stream, data)
+    faults += [] if is_user_data(stream) else reading_faults(stream, data)
     try:
         describe_stream(stream, data.options)
     except ConfigError as error:

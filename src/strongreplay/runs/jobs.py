@@ -13,8 +13,8 @@ from strongreplay.protocol import Terms
 from strongreplay.runs.config import RunConfig
 from strongreplay.runs.estimate import num_steps
 from strongreplay.runs.loggers import make_loggers
-from strongreplay.runs.own_code import code_hash, is_being_edited
 from strongreplay.runs.run import Interrupted, StoppedRun, name_of, run, state_folder
+from strongreplay.runs.source_hash import code_hash, is_being_edited
 from strongreplay.storage import files
 from strongreplay.storage.checkpoints import remove_checkpoints
 from strongreplay.storage.records import RunRecord, read_record, record_path
@@ -94,8 +94,8 @@ def sort_out(
 ) -> tuple[list[Job], list[Job], list[str]]:
     """Recorded runs, runs to make, and a line for each record that cannot be used.
 
-    A record made by another version of our code is kept and reported, unless its method is being edited. With
-    `again`, all runs are made again.
+    A record made by another version of our code is kept and reported, unless its method or net is being
+    edited. With `again`, all runs are made again.
     """
     recorded, absent, problems, num_older = list[Job](), list[Job](), list[str](), 0
     for config in configs:
@@ -108,7 +108,7 @@ def sort_out(
             record = find_record(config, out)
             is_older = record is not None and made_by_other_code(record, config)
             if is_older and is_being_edited(config):
-                problems.append(f"{job.name}: its method is being edited; running again")
+                problems.append(f"{job.name}: its method or net is being edited; running again")
             elif record is not None:
                 num_older += is_older
                 job.ended = ("skipped", f"recorded already, skipped ({record_path(out, config.to_dict())})")
@@ -175,8 +175,20 @@ def attempt(config: RunConfig, options: RunOptions, listener: Listener) -> tuple
         raise  # a fault of ours, whose traceback is needed
 
 
+def end_or_retry(
+    job: Job, reason: str, listener: GridListener, stopping: bool, retry: str = "it is tried once more"
+) -> None:
+    """End a job that gave no result, or leave `ended` None and report that it is tried again."""
+    if stopping:
+        job.ended = ("stopped", f"{reason} while it was stopping")
+    elif job.attempts >= ATTEMPTS:
+        job.ended = ("failed", reason)
+    else:
+        listener.on_message(job.name, f"{reason}; {retry}, from its last checkpoint")
+
+
 def explain_failure(error: Exception) -> str | None:
-    """What a person can do something about: too little memory, a fault in a user's code, the disk."""
+    """A message for errors the user can fix (memory, disk, their own code), else None."""
     signs = ("out of memory", "allocate memory", "overflow when unpacking", "size calculation overflowed")
     is_about_memory = any(sign in str(error).lower() for sign in signs)
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError | TypeError) and is_about_memory):

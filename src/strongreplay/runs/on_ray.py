@@ -1,8 +1,8 @@
 """RayPool: runs as tasks of a Ray cluster, each with the CPUs and GPUs it declares.
 
-An actor on the driver's node collects what the runs tell. Where the nodes see the driver's folder of records,
-runs write there; where they do not, checkpoints, records and logs are sent to the driver. A run whose worker
-was killed or whose node is lost goes on from its last checkpoint elsewhere. After a stop every run writes its
+An actor on the driver's node collects the messages of the runs. Where the nodes see the driver's folder of
+records, runs write there; elsewhere, checkpoints, records and logs are sent to the driver. A run whose worker
+was killed or whose node is lost resumes elsewhere from its last checkpoint. After a stop every run writes its
 state and ends. No cluster is started here, because Ray listens on all interfaces.
 """
 
@@ -21,7 +21,15 @@ from uuid import uuid4
 
 from strongreplay.errors import ConfigError
 from strongreplay.runs.config import RunConfig
-from strongreplay.runs.jobs import ATTEMPTS, LOOK_SECONDS, GridListener, Job, Judge, RunOptions, first_line
+from strongreplay.runs.jobs import (
+    LOOK_SECONDS,
+    GridListener,
+    Job,
+    Judge,
+    RunOptions,
+    end_or_retry,
+    first_line,
+)
 from strongreplay.runs.ray_inbox import Inbox
 from strongreplay.runs.ray_tasks import Packed, make_run_there, pack, unpack
 from strongreplay.runs.run import state_folder
@@ -69,7 +77,7 @@ class RayPool:
             if not self.running:
                 return
             ended, _ = ray.wait(list(self.running), timeout=LOOK_SECONDS)
-            self.hear(ray, inbox, listener)
+            self.receive(ray, inbox, listener)
             for task in ended:
                 job = self.running.pop(task)
                 self.finish(ray, job, task, listener, stopping)
@@ -101,7 +109,7 @@ class RayPool:
         )  # fmt: skip
         self.running[task] = job
 
-    def hear(self, ray: Any, inbox: Any, listener: GridListener) -> None:
+    def receive(self, ray: Any, inbox: Any, listener: GridListener) -> None:
         jobs = {(id(job), job.attempts): job for job in self.running.values()}
         for key, kind, rest in ray.get(inbox.take.remote()):
             if (job := jobs.get(key)) is None:  # of a process that was given up
@@ -132,13 +140,8 @@ class RayPool:
             dead = {node["NodeID"] for node in ray.nodes() if not node["Alive"]}
             lost = isinstance(error, ray.exceptions.NodeDiedError) or self.nodes.get(id(job)) in dead
             reason = "its node is lost" if lost else f"its worker ended ({first_line(error)})"
-            job.attempts -= lost  # that was not its fault
-            if stopping:
-                job.ended = ("stopped", f"{reason} while it was stopping")
-            elif job.attempts >= ATTEMPTS:
-                job.ended = ("failed", reason)
-            else:
-                listener.on_message(job.name, f"{reason}; it is tried once more, from its last checkpoint")
+            job.attempts -= lost  # a lost node does not count as an attempt
+            end_or_retry(job, reason, listener, stopping)
 
     def stop(self, ray: Any, inbox: Any) -> None:
         """Ask all runs to stop; tasks that wait for room are taken back."""

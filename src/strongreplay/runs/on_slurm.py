@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from strongreplay.errors import ConfigError
-from strongreplay.runs.jobs import ATTEMPTS, GridListener, Job, RunOptions, first_line
+from strongreplay.runs.jobs import GridListener, Job, RunOptions, end_or_retry, first_line
 from strongreplay.runs.workers import SignalListener, attempt_anything
 
 
@@ -64,10 +64,10 @@ def finish(task: Any, job: Job, listener: GridListener, stopping: bool) -> bool:
     job.seconds += time.perf_counter()
     how, text = ("killed", f"its job {task.job_id} was ended") if task.exception() else task.result()
     job.attempts -= how == "stopped"
-    if how in ("recorded", "failed") or stopping or job.attempts >= ATTEMPTS:
-        job.ended = (how if how != "killed" else "stopped" if stopping else "failed", text)
+    if how in ("recorded", "failed") or (how == "stopped" and stopping):
+        job.ended = (how, text)
     else:
-        listener.on_message(job.name, f"{text}; it goes on in a new job, from its last checkpoint")
+        end_or_retry(job, text, listener, stopping, "it goes on in a new job")
     return job.ended is not None
 
 

@@ -11,14 +11,14 @@ Event = tuple[Key, str, tuple[Any, ...]]
 
 
 class Inbox:
-    """The actor: what runs tell waits here for the driver, and what the driver answers waits for the runs."""
+    """Holds messages of runs until the driver takes them, and the driver's replies until the runs ask."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.answers: dict[Key, asyncio.Future[bool]] = {}
         self.stopping = False
 
-    async def tell(self, key: Key, kind: str, *rest: Any) -> bool:
+    async def send(self, key: Key, kind: str, *rest: Any) -> bool:
         """Returns whether the run shall stop."""
         self.events.append((key, kind, rest))
         return self.stopping

@@ -1,4 +1,4 @@
-"""What happens on the nodes of a Ray cluster: the task that makes a run and tells the driver's inbox."""
+"""What happens on the nodes of a Ray cluster: the task that makes a run and reports to the driver's inbox."""
 
 import os
 import tempfile
@@ -25,14 +25,14 @@ Packed = dict[str, bytes]  # files by their path below the folder of records
 
 
 class InboxListener(Listener):
-    """Tells the driver of a run; asks for a stop if the driver does, or if it is gone."""
+    """Reports a run to the driver; asks for a stop if the driver does, or if it is gone."""
 
     def __init__(self, inbox: Any, key: Key, asks: bool, out: Path | None) -> None:
         self.inbox, self.key, self.asks, self.out = inbox, key, asks, out
         self.stopping, self.next_report = False, 0.0
 
-    def tell(self, kind: str, *rest: Any) -> None:
-        self.stopping |= bool(self.call(self.inbox.tell, kind, *rest))
+    def send(self, kind: str, *rest: Any) -> None:
+        self.stopping |= bool(self.call(self.inbox.send, kind, *rest))
 
     def call(self, method: Any, *values: Any) -> Any:
         import ray
@@ -47,23 +47,23 @@ class InboxListener(Listener):
         return self.stopping
 
     def on_start(self, run: RunInfo) -> None:
-        self.tell("steps", run.steps_done, run.num_steps)
+        self.send("steps", run.steps_done, run.num_steps)
 
     def on_step(self, position: Position, terms: Terms) -> None:
         if time.monotonic() >= self.next_report:
             self.next_report = time.monotonic() + REPORT_SECONDS
-            self.tell("steps", position.steps_done, position.steps_expected)
+            self.send("steps", position.steps_done, position.steps_expected)
 
     def on_task(self, index: int, scores: Scores) -> None:
         if self.asks and self.call(self.inbox.judge, index, scores) is not True:
             self.stopping = True
 
     def on_message(self, text: str) -> None:
-        self.tell("message", text)
+        self.send("message", text)
 
     def on_checkpoint(self, path: Path) -> None:
         if self.out:  # a folder that the driver does not see
-            self.tell("files", pack(path, self.out))
+            self.send("files", pack(path, self.out))
 
 
 def make_run_there(
@@ -82,7 +82,7 @@ def make_run_there(
         unpack(kept, out)
     try:
         listener = InboxListener(inbox, key, asks, None if is_shared else out)
-        listener.tell("node", ray.get_runtime_context().get_node_id())
+        listener.send("node", ray.get_runtime_context().get_node_id())
         if key[1] > 1:  # a process of a lost node may still be about to end
             with locked(record_path(out, held).with_suffix(".state"), wait=True):
                 pass

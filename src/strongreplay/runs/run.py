@@ -16,12 +16,12 @@ from strongreplay.methods import Method
 from strongreplay.nets import make_net
 from strongreplay.protocol import Problem, Task, View, derive_generator
 from strongreplay.runs.config import RunConfig
-from strongreplay.runs.finish import leave_record
+from strongreplay.runs.launch_ranks import RunSpec, gather_ranks
 from strongreplay.runs.machine import describe_machine
-from strongreplay.runs.own_code import code_hash
+from strongreplay.runs.save_record import save_record
 from strongreplay.runs.scores import Predictor, ScoreTable, scenarios_of, summarise
+from strongreplay.runs.source_hash import code_hash
 from strongreplay.runs.stopped import check_tree
-from strongreplay.runs.team import Order, gather_ranks
 from strongreplay.storage.lock import locked
 from strongreplay.storage.records import RunRecord, fingerprint, record_path
 from strongreplay.storage.state import read_newest
@@ -81,8 +81,8 @@ def run(
     interval = CheckpointInterval.parse(checkpoint_every) if checkpoint_every else None
     if out is None and (resume or interval or keep_state or write):
         out = Path("runs")
-    order = Order(config.to_dict(), config.source, device, folder, out, resume)
-    with gather_ranks(order, devices) as (ranks, found):
+    spec = RunSpec(config.to_dict(), config.source, device, folder, out, resume)
+    with gather_ranks(spec, devices) as (ranks, found):
         return run_here(config, folder, found, ranks, listeners, out, interval, resume, keep_state, write)
 
 
@@ -122,7 +122,7 @@ def run_here(
                 trainer.write_checkpoint()
             record = trainer.record()
             if write and out and kept:
-                leave_record(record, out, trainer.write_checkpoint)
+                save_record(record, out, trainer.write_checkpoint)
             ranks.wait_for_all()
     return record
 

@@ -1,9 +1,9 @@
 """MethodStudy: Optuna searches the settings of one method; every trial is a run judged on held-out data.
 
 `data.validation` replaces the test data of every trial, so nothing chosen here has seen them. After each task
-a trial tells its accuracy, and is stopped if most others were better there. Trials are in a journal: a search
-that is stopped or killed goes on where it was, and its unfinished trials from their checkpoints. The best
-trials are run with further seeds, and the best mean is written as a recipe.
+a trial reports its accuracy, and is stopped if most others were better there. Trials are in a journal: a
+search that was stopped or killed resumes where it was, and its unfinished trials from their checkpoints. The
+best trials are run with further seeds, and the best mean is written as a recipe.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from strongreplay.protocol import derive_generator
 from strongreplay.runs.config import RunConfig, config_of
 from strongreplay.runs.grid import Job, find_record
 from strongreplay.runs.run import state_folder
-from strongreplay.runs.space import Space
+from strongreplay.runs.search_space import Space
 from strongreplay.storage import files
 from strongreplay.storage.records import RunRecord, fingerprint, format_settings
 from strongreplay.training.events import Scores
@@ -35,7 +35,7 @@ SEARCHED = ("train.", "method.", "net.")
 
 
 @dataclass(slots=True)
-class Tried:
+class TrialResult:
     """One trial, for the table and the recipe."""
 
     number: int
@@ -142,7 +142,7 @@ class MethodStudy:
                 if find_record(config, self.folder) is None:
                     yield Job.of(config)
 
-    def tried(self, finalists: int, seeds: int) -> list[Tried]:
+    def tried(self, finalists: int, seeds: int) -> list[TrialResult]:
         """All trials; the finalists with the accuracy of every seed that is recorded."""
         final = {one.number for one in self.best(finalists)}
         found = []
@@ -150,7 +150,7 @@ class MethodStudy:
             settings, value = frozen.user_attrs.get("settings", {}), frozen.value
             if value is None and frozen.last_step is not None:
                 value = frozen.intermediate_values[frozen.last_step] - WHOLE * frozen.last_step
-            one = Tried(frozen.number, STATES.get(frozen.state.name, "running"), value, settings)
+            one = TrialResult(frozen.number, STATES.get(frozen.state.name, "running"), value, settings)
             if frozen.number in final:
                 configs = [with_settings(self.config, settings, seed) for seed in range(seeds)]
                 records = [find_record(config, self.folder) for config in configs]
@@ -239,7 +239,7 @@ def mean(values: list[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-def choose(tried: list[Tried]) -> Tried | None:
+def choose(tried: list[TrialResult]) -> TrialResult | None:
     """The finalist with the best mean over its seeds."""
     return max((one for one in tried if one.finals), key=lambda one: mean(one.finals), default=None)
 
@@ -254,7 +254,7 @@ def section_of(config: RunConfig) -> str:
 
 def write_recipe(
     path: Path,
-    tried: list[tuple[RunConfig, list[Tried]]],
+    tried: list[tuple[RunConfig, list[TrialResult]]],
     fixed: Mapping[str, Iterable[str]],
     source: str,
     command: str,

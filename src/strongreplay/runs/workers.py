@@ -23,13 +23,13 @@ import torch
 from strongreplay.protocol import Terms
 from strongreplay.runs.config import config_of
 from strongreplay.runs.jobs import (
-    ATTEMPTS,
     LOOK_SECONDS,
     GridListener,
     Job,
     Judge,
     RunOptions,
     attempt,
+    end_or_retry,
     free_device,
 )
 from strongreplay.runs.worker_start import ParentWatch, begin
@@ -71,11 +71,10 @@ class WorkerPool:
                     self.start(job)
                 if not self.running:
                     return
-                for job in self.hear(listener):
-                    if job.ended is None and not stopping:  # its process died
+                for job in self.receive(listener, stopping):
+                    if job.ended is None:  # its process died
                         coming = chain([job], coming)
                     else:
-                        job.ended = job.ended or ("stopped", "its process died while it was stopping")
                         yield job
                 listener.on_tick(self.running)
         finally:
@@ -85,13 +84,13 @@ class WorkerPool:
                 worker.process.join()
 
     def start(self, job: Job) -> None:
-        job.worker = self.idle.pop() if self.idle else self.hire()
+        job.worker = self.idle.pop() if self.idle else self.start_worker()
         job.attempts, job.seconds = job.attempts + 1, -time.perf_counter()
         job.device = free_device(self.devices, self.running)
         job.worker.link.send((job.config.to_dict(), job.config.source, job.device))
         self.running.append(job)
 
-    def hire(self) -> Worker:
+    def start_worker(self) -> Worker:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         threads = self.threads or max(1, (os.cpu_count() or 1) // self.num_jobs)
@@ -106,11 +105,11 @@ class WorkerPool:
             if job.worker:
                 job.worker.process.terminate()  # the child writes its state and ends
 
-    def hear(self, listener: GridListener) -> Iterator[Job]:
+    def receive(self, listener: GridListener, stopping: bool) -> Iterator[Job]:
         """Finished jobs, and jobs whose process died; `ended` is None if a job is tried again."""
         workers = [(job, job.worker) for job in self.running if job.worker]
-        heard = wait([worker.link for _, worker in workers], LOOK_SECONDS)
-        for job, worker in [(job, worker) for job, worker in workers if worker.link in heard]:
+        readable = wait([worker.link for _, worker in workers], LOOK_SECONDS)
+        for job, worker in [(job, worker) for job, worker in workers if worker.link in readable]:
             try:
                 kind, *rest = worker.link.recv()
             except (EOFError, ConnectionError):
@@ -120,27 +119,18 @@ class WorkerPool:
             elif kind == "message":
                 listener.on_message(job.name, rest[0])
             elif kind == "scores":
-                with suppress(OSError):  # its end is heard next
+                with suppress(OSError):  # the closed pipe is noticed in the next round
                     worker.link.send(self.goes_on(job, *rest))
             else:
                 if kind == "died":
-                    judge_death(job, worker, listener)
+                    worker.process.join()
+                    end_or_retry(job, exit_reason(worker.process.exitcode), listener, stopping)
                 else:
                     job.ended = (kind, rest[0])
                     self.idle.append(worker)
                 job.worker, job.seconds = None, job.seconds + time.perf_counter()
                 self.running.remove(job)
                 yield job
-
-
-def judge_death(job: Job, worker: Worker, listener: GridListener) -> None:
-    """Mark a job whose process died as failed, unless it is tried again."""
-    worker.process.join()
-    reason = exit_reason(worker.process.exitcode)
-    if job.attempts < ATTEMPTS:
-        listener.on_message(job.name, f"{reason}; it is tried once more, from its last checkpoint")
-    else:
-        job.ended = ("failed", reason)
 
 
 def exit_reason(code: int | None) -> str:
@@ -240,7 +230,7 @@ def make_runs(link: Connection, options: RunOptions, listener: PipeListener) -> 
 def attempt_anything(
     held: dict[str, Any], source: str, options: RunOptions, listener: Listener
 ) -> tuple[str, str]:
-    """Make a run; a fault of ours is told with its place: it must not end the process."""
+    """Make a run. An unexpected error becomes a message with file and line; the worker continues."""
     try:
         return attempt(config_of(held, source), options, listener)
     except Exception as error:

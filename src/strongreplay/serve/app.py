@@ -15,16 +15,16 @@ from starlette.concurrency import run_in_threadpool
 from strongreplay import __version__
 from strongreplay.data.user_data import Label
 from strongreplay.errors import printable
-from strongreplay.serve.batching import Answer, Batcher, Full
+from strongreplay.serve.batching import Answer, Batcher, QueueFull
 from strongreplay.serve.bodies import FORMS, BadRequest, decode_images, read_body, read_top
 from strongreplay.serve.docs_page import render_docs
 from strongreplay.serve.guards import Guards, refusal
 from strongreplay.serve.keep import ImageKeeper
+from strongreplay.serve.limits import ServiceLimits
 from strongreplay.serve.live import LiveModel
 from strongreplay.serve.metrics import ServiceMetrics
-from strongreplay.serve.people import People, add_people
+from strongreplay.serve.model_page import ModelPage, add_model_page
 from strongreplay.serve.remembered import SampleCache
-from strongreplay.serve.settings import ServiceSettings
 from strongreplay.serve.traffic import Traffic
 
 ERRORS: dict[int | str, dict[str, Any]] = {
@@ -65,22 +65,22 @@ class Readiness(BaseModel):
     ready: bool
     version: str
     waiting: int
-    needs_token: bool  # for the routes that do not answer everybody
+    needs_token: bool  # for the routes other than the page, /health, /ready and /docs
     problem: str | None = None
 
 
 class Service:
     """What the routes answer from: the live model, the batcher and the metrics."""
 
-    def __init__(self, live: LiveModel, settings: ServiceSettings, keeper: ImageKeeper | None) -> None:
-        self.live, self.settings, self.metrics, self.keeper = live, settings, ServiceMetrics(), keeper
+    def __init__(self, live: LiveModel, limits: ServiceLimits, keeper: ImageKeeper | None) -> None:
+        self.live, self.limits, self.metrics, self.keeper = live, limits, ServiceMetrics(), keeper
         self.cache = SampleCache(live)
         self.traffic = Traffic(self.cache)
         self.batcher = Batcher(
             live,
-            settings.wait_seconds,
-            settings.batch_size,
-            settings.queue_size,
+            limits.wait_seconds,
+            limits.batch_size,
+            limits.queue_size,
             self.metrics.on_batch,
             self.traffic.note,
         )
@@ -101,8 +101,8 @@ class Service:
         """Classify one or several images."""
         self.batcher.check_room(1)
         asked = read_top(given) if (given := request.query_params.get("top")) is not None else None
-        body = await read_body(request, self.settings)
-        shape, pixel_limit = self.live.loaded.model.shape, self.settings.pixel_limit
+        body = await read_body(request, self.limits)
+        shape, pixel_limit = self.live.loaded.model.shape, self.limits.pixel_limit
         decode = partial(decode_images, body.uploads, shape, pixel_limit)
         answer = await asyncio.wrap_future(self.batcher.submit(len(body.uploads), decode))
         if self.keeper:
@@ -119,14 +119,14 @@ class Service:
     async def ready(self, response: Response) -> Readiness:
         """A model is loaded and the queue has room. `problem` says why a newer version is not served."""
         waiting = self.batcher.num_waiting
-        is_ready = waiting < self.settings.queue_size
+        is_ready = waiting < self.limits.queue_size
         response.status_code = 200 if is_ready else 503
         version = self.live.loaded.version.name
         return Readiness(
             ready=is_ready,
             version=version,
             waiting=waiting,
-            needs_token=self.settings.token is not None,
+            needs_token=self.limits.token is not None,
             problem=self.live.problem,
         )
 
@@ -152,15 +152,15 @@ class Service:
         return Response(self.metrics.text(version, waiting, self.live.num_reloads), media_type=TEXT)
 
 
-def make_app(live: LiveModel, settings: ServiceSettings, keeper: ImageKeeper | None = None) -> FastAPI:
+def make_app(live: LiveModel, limits: ServiceLimits, keeper: ImageKeeper | None = None) -> FastAPI:
     """The routes over a model; the application starts and stops the watcher, the batcher and the keeper."""
-    service = Service(live, settings, keeper)
+    service = Service(live, limits, keeper)
     app = FastAPI(
         title="strongreplay", version=__version__, lifespan=service.lifespan, docs_url=None, redoc_url=None
     )
-    app.add_middleware(Guards, settings=settings, metrics=service.metrics)
+    app.add_middleware(Guards, limits=limits, metrics=service.metrics)
     app.add_exception_handler(BadRequest, refuse)
-    app.add_exception_handler(Full, refuse_full)
+    app.add_exception_handler(QueueFull, refuse_full)
     app.add_exception_handler(RequestValidationError, refuse_values)
     answers: dict[int | str, dict[str, Any]] = {200: {"model": Predictions}}
     app.post("/predict", responses=ERRORS | answers, openapi_extra=FORMS)(service.predict)
@@ -176,7 +176,7 @@ def make_app(live: LiveModel, settings: ServiceSettings, keeper: ImageKeeper | N
         return HTMLResponse(render_docs(app.openapi()))
 
     app.get("/docs", include_in_schema=False)(docs)
-    add_people(app, People(live, settings, service.cache, service.traffic))
+    add_model_page(app, ModelPage(live, limits, service.cache, service.traffic))
     return app
 
 

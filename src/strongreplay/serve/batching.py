@@ -17,10 +17,10 @@ from torch import Tensor
 
 from strongreplay.data.user_data import Label
 from strongreplay.models.model import Model
-from strongreplay.serve.live import LiveModel, Loaded
+from strongreplay.serve.live import LiveModel, ServedModel
 
 
-class Full(Exception):
+class QueueFull(Exception):
     """Too many images are waiting."""
 
 
@@ -48,7 +48,7 @@ class Batcher:
         batch_size: int,
         queue_size: int,
         on_batch: Callable[[int, float], None] = lambda images, seconds: None,
-        on_answers: Callable[[Loaded, Tensor, Tensor], None] = lambda loaded, stored, logits: None,
+        on_answers: Callable[[ServedModel, Tensor, Tensor], None] = lambda loaded, stored, logits: None,
     ) -> None:
         self.live, self.wait_seconds = live, wait_seconds
         self.batch_size, self.queue_size = batch_size, queue_size
@@ -70,7 +70,7 @@ class Batcher:
 
     def check_room(self, count: int) -> None:
         if self.num_waiting + count > self.queue_size:
-            raise Full(f"{self.num_waiting} images are waiting, at most {self.queue_size} may")
+            raise QueueFull(f"{self.num_waiting} images are waiting, at most {self.queue_size} may")
 
     def submit(self, count: int, decode: Callable[[], Tensor]) -> "Future[Answer]":
         """Queue a request of so many images; `decode` makes them (N, C, H, W) pixels in another thread."""

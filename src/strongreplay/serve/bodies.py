@@ -12,7 +12,7 @@ from starlette.formparsers import MultiPartException
 from torch import Tensor
 
 from strongreplay.data.images import BadImage, TooManyPixels, decode_bytes
-from strongreplay.serve.settings import ServiceSettings
+from strongreplay.serve.limits import ServiceLimits
 
 PLAIN = ("", "application/octet-stream", "application/x-www-form-urlencoded")  # the last: curl --data-binary
 EXAMPLE = {"images": ["iVBORw0KGgo..."], "top": 3}
@@ -69,11 +69,11 @@ class Body(NamedTuple):
     top: int | None = None  # if the body says it
 
 
-async def read_body(request: Request, settings: ServiceSettings) -> Body:
+async def read_body(request: Request, limits: ServiceLimits) -> Body:
     """The images of a request as bytes, at least one."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "multipart/form-data":
-        body = await read_form(request, settings)
+        body = await read_form(request, limits)
     elif kind == "application/json":
         body = read_json(await request.body())
     elif kind.startswith("image/") or kind in PLAIN:
@@ -85,14 +85,14 @@ async def read_body(request: Request, settings: ServiceSettings) -> Body:
         raise BadRequest(
             "no image: send its bytes, a form with files, or JSON such as " + json.dumps(EXAMPLE)
         )
-    if len(body.uploads) > settings.images_limit:
-        raise BadRequest(f"{len(body.uploads)} images, at most {settings.images_limit} a request", 413)
+    if len(body.uploads) > limits.images_limit:
+        raise BadRequest(f"{len(body.uploads)} images, at most {limits.images_limit} a request", 413)
     return body
 
 
-async def read_form(request: Request, settings: ServiceSettings) -> Body:
+async def read_form(request: Request, limits: ServiceLimits) -> Body:
     try:
-        async with request.form(max_files=settings.images_limit + 1, max_fields=8) as form:
+        async with request.form(max_files=limits.images_limit + 1, max_fields=8) as form:
             files = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
             uploads = [
                 Upload(file.filename or f"#{row}", await file.read()) for row, file in enumerate(files)

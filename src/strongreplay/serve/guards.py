@@ -10,8 +10,8 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from strongreplay.serve.bodies import BadRequest
+from strongreplay.serve.limits import ServiceLimits, is_loopback
 from strongreplay.serve.metrics import ServiceMetrics
-from strongreplay.serve.settings import ServiceSettings, is_loopback
 
 OPEN_PATHS = ("/", "/health", "/ready", "/docs")  # no token: a browser and a load balancer have none
 DISCARD_SECONDS = 2.0
@@ -21,8 +21,8 @@ SAFE_VERBS = ("GET", "HEAD", "OPTIONS")
 class Guards:
     """ASGI middleware; a request that is refused never reaches a route."""
 
-    def __init__(self, app: ASGIApp, settings: ServiceSettings, metrics: ServiceMetrics) -> None:
-        self.app, self.settings, self.metrics = app, settings, metrics
+    def __init__(self, app: ASGIApp, limits: ServiceLimits, metrics: ServiceMetrics) -> None:
+        self.app, self.limits, self.metrics = app, limits, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -37,7 +37,7 @@ class Guards:
             await send(message)
 
         try:
-            async with asyncio.timeout(self.settings.timeout_seconds):
+            async with asyncio.timeout(self.limits.timeout_seconds):
                 self.check(Headers(scope=scope), scope["method"], scope["path"])
                 await self.app(scope, self.counted(scope, receive), note)
         except BadRequest as error:
@@ -46,7 +46,7 @@ class Guards:
                 await refusal(error)(scope, receive, note)
         except TimeoutError:
             if not has_begun:
-                limit = f"more than {self.settings.timeout_seconds:g} s"
+                limit = f"more than {self.limits.timeout_seconds:g} s"
                 await refusal(BadRequest(f"the request took {limit}; try again later", 503))(
                     scope, receive, note
                 )
@@ -56,16 +56,16 @@ class Guards:
 
     def check(self, headers: Headers, verb: str, path: str) -> None:
         """Refuse a request without the token, from another site, or with a body that is too large."""
-        if self.settings.token is None and not is_loopback(host_name(headers.get("host", ""))):
+        if self.limits.token is None and not is_loopback(host_name(headers.get("host", ""))):
             # A page of another site may point its own name at 127.0.0.1.
             raise BadRequest("the Host header must be 127.0.0.1 or localhost; other names need a token", 403)
         if verb not in SAFE_VERBS and is_foreign(headers):
             raise BadRequest("requests of other sites' pages are refused", 403)
         is_open = path in OPEN_PATHS or path.startswith("/static/")
-        if not is_open and not self.settings.allows(headers.get("authorization", "")):
+        if not is_open and not self.limits.allows(headers.get("authorization", "")):
             raise BadRequest("give the token: Authorization: Bearer TOKEN", 401)
         length = headers.get("content-length", "0")
-        if length.isdecimal() and int(length[:18]) > self.settings.body_limit:
+        if length.isdecimal() and int(length[:18]) > self.limits.body_limit:
             raise self.too_large()
 
     def counted(self, scope: Scope, receive: Receive) -> Receive:
@@ -76,7 +76,7 @@ class Guards:
             nonlocal count
             message = await receive()
             count += len(message.get("body", b""))
-            if count > self.settings.body_limit:
+            if count > self.limits.body_limit:
                 await discard(receive)
                 raise self.too_large()
             return message
@@ -84,7 +84,7 @@ class Guards:
         return receive_counted
 
     def too_large(self) -> BadRequest:
-        return BadRequest(f"the body has more than {self.settings.body_limit:,} bytes", 413)
+        return BadRequest(f"the body has more than {self.limits.body_limit:,} bytes", 413)
 
 
 async def discard(receive: Receive) -> None:

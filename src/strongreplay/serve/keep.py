@@ -1,4 +1,4 @@
-"""ImageKeeper: the newest images of requests as files in a folder, if the service is told to keep them."""
+"""ImageKeeper: the newest images of requests as files in a folder, if the user asks for it."""
 
 import io
 import queue

@@ -16,7 +16,7 @@ LOOK_SECONDS = 0.5  # between two looks at which version is in use
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class ServedModel:
     """A version and its model; both change together."""
 
     version: Version
@@ -38,8 +38,8 @@ class LiveModel:
         self.ended = threading.Event()
         self.watcher = threading.Thread(target=self.watch, name="version-watcher", daemon=True)
 
-    def load(self) -> Loaded:
-        loaded = Loaded(*load_model(self.store, None, self.device))
+    def load(self) -> ServedModel:
+        loaded = ServedModel(*load_model(self.store, None, self.device))
         shape = loaded.model.shape
         if len(shape) != 3:
             raise DataError(

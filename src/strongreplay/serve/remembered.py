@@ -11,8 +11,8 @@ from torch import Tensor
 from strongreplay.data import codec
 from strongreplay.data.user_data import Label
 from strongreplay.errors import ConfigError
+from strongreplay.models.embeddings import features_of
 from strongreplay.models.gate import HELD_OUT
-from strongreplay.models.likeness import features_of
 from strongreplay.models.memory_view import Remembered, all_images, read_parts, samples_of
 from strongreplay.models.model import Model
 from strongreplay.serve.live import LiveModel

@@ -10,8 +10,8 @@ from torch import Tensor
 from strongreplay.errors import DataError
 from strongreplay.models.drift import Reference, describe, make_reference, usual_measure
 from strongreplay.models.gate import HELD_OUT
-from strongreplay.models.unlike import Measure
-from strongreplay.serve.live import Loaded
+from strongreplay.models.ood_scores import Measure
+from strongreplay.serve.live import ServedModel
 from strongreplay.serve.remembered import RememberedSamples, SampleCache
 
 ROOM = 2000  # samples
@@ -27,7 +27,7 @@ class Traffic:
         self.rows: deque[tuple[list[float], int]] = deque(maxlen=ROOM)
         self.known: tuple[RememberedSamples, Reference] | None = None
 
-    def note(self, loaded: Loaded, stored: Tensor, logits: Tensor) -> None:
+    def note(self, loaded: ServedModel, stored: Tensor, logits: Tensor) -> None:
         """Called with every batch, by one thread; a new version begins anew."""
         is_new = self.measure is None or loaded.version.name != self.version
         measure = usual_measure(loaded.model) if is_new else self.measure

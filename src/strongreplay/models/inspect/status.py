@@ -82,7 +82,7 @@ class ModelStatus:
     net: Mapping[str, Any]
     method: str
     shape: tuple[int, ...]
-    lessons: int
+    num_updates: int
     classes: tuple[ClassStatus, ...]
     known_since: str | None  # the oldest stored ancestor, if older ones were removed
     memory: MemoryStatus
@@ -95,7 +95,7 @@ class ModelStatus:
         """For JSON, with the keys that `ser status --json` prints."""
         plain = asdict(self, dict_factory=lambda pairs: {RENAMED.get(key, key): v for key, v in pairs})
         plain["memory"]["held-out"] = plain["memory"].pop("held_out")
-        for key in ("keeps", "is_features"):  # told only where they say something
+        for key in ("keeps", "is_features"):  # left out if empty or false
             if not plain["memory"][key]:
                 del plain["memory"][key]
         for change in (plain["candidate"] or {"fallen": ()})["fallen"]:
@@ -104,7 +104,7 @@ class ModelStatus:
         return plain
 
 
-RENAMED = {"parent": "from"}
+RENAMED = {"parent": "from", "num_updates": "lessons"}  # the keys of version 0.1
 
 
 @refuses_misfits
@@ -132,7 +132,7 @@ def read_status(
         net={key: value for key, value in plan["net"].items() if value is not None},
         method=plan["learner"]["method"],
         shape=tuple(model["shape"]),
-        lessons=model["lessons"],
+        num_updates=model["lessons"],
         classes=tuple(describe_classes(model, line, samples)),
         known_since=line[0].name if line and line[0].parent else None,
         memory=MemoryStatus(

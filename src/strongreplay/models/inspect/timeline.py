@@ -14,7 +14,7 @@ FALL = 5.0  # points of accuracy below the best ancestor; a class with a larger 
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class MeasuredAccuracy:
     """The accuracy of a class in a version, in per cent, and the number of samples it was measured on."""
 
     version: str
@@ -28,7 +28,9 @@ class ClassLine:
     samples: int
     replay: int
     held_out: int
-    points: tuple[Point, ...]  # the oldest first; versions that did not measure the class are left out
+    points: tuple[
+        MeasuredAccuracy, ...
+    ]  # the oldest first; versions that did not measure the class are left out
     marks: tuple[str, ...]  # why the class needs attention
 
     def to_dict(self) -> dict[str, Any]:
@@ -49,15 +51,15 @@ def read_timeline(
     return found
 
 
-def points_of(tallies: Mapping[str, Tally], label: Label) -> list[Point]:
+def points_of(tallies: Mapping[str, Tally], label: Label) -> list[MeasuredAccuracy]:
     return [
-        Point(name, 100 * tally[label][0] / tally[label][1], tally[label][1])
+        MeasuredAccuracy(name, 100 * tally[label][0] / tally[label][1], tally[label][1])
         for name, tally in tallies.items()
         if tally.get(label, (0, 0))[1]
     ]
 
 
-def find_marks(one: ClassStatus, points: Sequence[Point]) -> list[str]:
+def find_marks(one: ClassStatus, points: Sequence[MeasuredAccuracy]) -> list[str]:
     marks = []
     if one.samples < FEW:
         marks.append(f"few samples: {one.samples}")

@@ -80,7 +80,7 @@ def uses_server() -> bool:
 def make_client(out: Path) -> Any:
     from mlflow import MlflowClient
 
-    logging.getLogger("mlflow").setLevel(logging.WARNING)  # it tells how it makes tables
+    logging.getLogger("mlflow").setLevel(logging.WARNING)  # hides its messages about creating tables
     if uses_server():
         return MlflowClient()
     folder = (out / "mlflow.logs").absolute()

@@ -17,27 +17,24 @@ from strongreplay.runs.machine import CLONE, ask_git
 
 ROOT = Path(__file__).parents[1]
 # Sources that every run uses; a folder means all its files.
-COMMON: tuple[str, ...] = (
-    "protocol.py",
-    "memory.py",
-    "sampling.py",
-    "metrics.py",
-    "data",
-    "training",
-    "nets/classifier.py",
-)
-COMMON += ("nets/features.py", "methods/base.py", "runs/run.py", "runs/scores.py")
+COMMON: tuple[str, ...] = ("protocol.py", "memory.py", "sampling.py", "metrics.py", "data", "training")
+COMMON += ("nets/classifier.py", "nets/features.py", "nets/numerics.py", "methods/base.py")
+COMMON += ("runs/run.py", "runs/scores.py")
 
 
 def code_hash(config: RunConfig) -> str:
     """A hash, 12 characters long, of the sources that a run of this configuration uses."""
+    return hash_of((*common_files(), *method_and_net_files(config)))
+
+
+def method_and_net_files(config: RunConfig) -> tuple[Path, ...]:
     net = net_row(config.net.name, config.code.get("net")).build.__module__
-    return hash_of((*common_files(), *own_files(config.row.method_class.__module__), *own_files(net)))
+    return *own_files(config.row.method_class.__module__), *own_files(net)
 
 
 def is_being_edited(config: RunConfig, clone: Path = CLONE) -> bool:
-    """Whether git reports changes in a file of the method since the last commit."""
-    paths = own_files(config.row.method_class.__module__)
+    """Whether git reports changes in a file of the method or the net since the last commit."""
+    paths = method_and_net_files(config)
     return bool(paths) and (clone / ".git").exists() and _has_changes(paths, clone)
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from strongreplay.runs import own_code
+from strongreplay.runs import source_hash
 from strongreplay.runs.config import RunConfig, resolve
 from strongreplay.runs.grid import sort_out
-from strongreplay.runs.own_code import ROOT, code_hash, common_files, is_being_edited, own_files, substance
 from strongreplay.runs.run import run
+from strongreplay.runs.source_hash import ROOT, code_hash, common_files, is_being_edited, own_files, substance
 from strongreplay.storage.records import write_record
 
 SOURCE = '''"""What it is."""
@@ -26,6 +26,7 @@ def f(x: int) -> int:
     """
     return 2 * x
 '''
+PARTS = (("methods", "sgd"), ("nets", "mlp"))  # of the run that is asked about
 
 
 def test_comments_and_docstrings_do_not_count_and_all_else_does() -> None:
@@ -40,6 +41,7 @@ def test_the_files_of_a_method_are_its_own_and_what_it_imports_in_its_room() -> 
     assert own_files("mine") == ()
     assert {path.name for path in own_files("strongreplay.nets.mlp")} >= {"mlp.py", "classifier.py"}
     assert all(path.is_file() for path in common_files())
+    assert ROOT / "nets" / "numerics.py" in common_files(), "it decides precision and compilation"
     assert not any("report" in path.parts or "cli" in path.parts for path in common_files())
 
 
@@ -78,7 +80,7 @@ def test_a_record_of_other_code_is_kept_and_told_of_in_one_line(recorded: tuple[
     assert len(sort_out([config], out, again=True)[1]) == 1
 
 
-def test_a_method_that_is_being_edited_is_run_again(
+def test_a_method_or_net_that_is_being_edited_is_run_again(
     recorded: tuple[RunConfig, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, path = recorded
@@ -86,23 +88,27 @@ def test_a_method_that_is_being_edited_is_run_again(
     monkeypatch.setattr("strongreplay.runs.jobs.is_being_edited", lambda config: True)
     skipped, absent, told = sort_out([config], path.parents[2])
     assert (len(skipped), len(absent)) == (0, 1)
-    assert told == ["split-digits sgd seed 0: its method is being edited; running again"]
+    assert told == ["split-digits sgd seed 0: its method or net is being edited; running again"]
     change_code(path, code_hash(config))
     assert len(sort_out([config], path.parents[2])[0]) == 1, "what was run since the edit is recorded"
 
 
-def test_git_tells_whether_a_file_is_being_edited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("edited", ["methods/sgd.py", "nets/mlp.py"])
+def test_git_tells_whether_a_file_is_being_edited(
+    edited: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c"]
-    method = tmp_path / "methods" / "sgd.py"
-    method.parent.mkdir()
-    method.write_text((ROOT / "methods" / "sgd.py").read_text())
+    paths = {f"strongreplay.{room}.{name}": tmp_path / room / f"{name}.py" for room, name in PARTS}
+    for (room, name), path in zip(PARTS, paths.values(), strict=True):
+        path.parent.mkdir()
+        path.write_text((ROOT / room / f"{name}.py").read_text())
     for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
         subprocess.run([*git, *words], check=True)
-    monkeypatch.setattr(own_code, "own_files", lambda module: (method,))
+    monkeypatch.setattr(source_hash, "own_files", lambda module: (paths[module],))
     config = resolve("split-digits", "sgd")
     assert not is_being_edited(config, tmp_path)
-    own_code._has_changes.cache_clear()
-    method.write_text("changed")
+    source_hash._has_changes.cache_clear()
+    (tmp_path / edited).write_text("changed")
     assert is_being_edited(config, tmp_path)
-    own_code._has_changes.cache_clear()
+    source_hash._has_changes.cache_clear()
     assert not is_being_edited(config, tmp_path / "nowhere")

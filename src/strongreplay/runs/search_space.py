@@ -49,7 +49,7 @@ class Range:
         return self.value(trial.suggest_float(key, self.low, self.high, log=self.log))
 
     def value(self, drawn: Any) -> Any:
-        """The setting of a drawn number, with as many digits as a person would write."""
+        """The setting of a drawn number, rounded to a few digits."""
         if self.choices or self.whole:
             return drawn
         return float(f"{1 - drawn:.6g}" if self.below_one else f"{drawn:.4g}")

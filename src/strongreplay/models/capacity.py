@@ -1,4 +1,4 @@
-"""How many samples a model can keep, and which ones are dropped if there are more."""
+"""The capacity of a kept model's memory within its budget, and which samples are dropped beyond it."""
 
 import torch
 

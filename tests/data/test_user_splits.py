@@ -9,11 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
-from strongreplay.data import datasets, images, own_data
+from strongreplay.data import datasets, images, user_splits
 from strongreplay.data.archives import Bytes
 from strongreplay.data.mapped import MappedRows
-from strongreplay.data.own_data import OwnData, open_own
 from strongreplay.data.streams import StreamOptions, build_stream, describe_stream
+from strongreplay.data.user_splits import UserSplits, open_user_splits
 from strongreplay.errors import ConfigError, DataError
 
 NAMES = ("ant", "bee", "cat", "dog", "emu", "fox")
@@ -30,15 +30,15 @@ def draw(folder: Path, names: tuple[str, ...] = NAMES, count: int = 10, start: i
 
 
 @pytest.fixture
-def load(tmp_path: Path) -> Callable[..., OwnData]:
-    def call(name: str, **options: float) -> OwnData:
-        return open_own(name, tmp_path / "cache", **options)  # type: ignore[arg-type]
+def load(tmp_path: Path) -> Callable[..., UserSplits]:
+    def call(name: str, **options: float) -> UserSplits:
+        return open_user_splits(name, tmp_path / "cache", **options)  # type: ignore[arg-type]
 
     return call
 
 
 def test_class_folders_hold_out_a_fixed_share_of_each_class(
-    tmp_path: Path, load: Callable[..., OwnData]
+    tmp_path: Path, load: Callable[..., UserSplits]
 ) -> None:
     draw(tmp_path / "photos")
     data = load(f"folder:{tmp_path / 'photos'}")
@@ -55,7 +55,7 @@ def test_class_folders_hold_out_a_fixed_share_of_each_class(
     assert load(f"folder:{tmp_path / 'photos'}", side=8).train.inputs.shape[1:] == (3, 8, 8)
 
 
-def test_a_test_part_is_taken_as_it_is(tmp_path: Path, load: Callable[..., OwnData]) -> None:
+def test_a_test_part_is_taken_as_it_is(tmp_path: Path, load: Callable[..., UserSplits]) -> None:
     draw(tmp_path / "photos" / "train")
     draw(tmp_path / "photos" / "test", count=3, start=20)
     name = f"folder:{tmp_path / 'photos'}"
@@ -66,7 +66,7 @@ def test_a_test_part_is_taken_as_it_is(tmp_path: Path, load: Callable[..., OwnDa
 
 
 def test_photos_are_decoded_once_and_again_when_they_change(
-    tmp_path: Path, load: Callable[..., OwnData], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, load: Callable[..., UserSplits], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draw(tmp_path / "photos")
     name, read = f"folder:{tmp_path / 'photos'}", list[Path]()
@@ -90,7 +90,7 @@ def test_photos_are_decoded_once_and_again_when_they_change(
 
 @pytest.mark.parametrize("kind", ["csv", "npz", "npy"])
 def test_manifests_and_arrays_are_streams_too(
-    tmp_path: Path, load: Callable[..., OwnData], kind: str
+    tmp_path: Path, load: Callable[..., UserSplits], kind: str
 ) -> None:
     inputs = np.random.default_rng(0).random((40, 5), np.float32)
     labels = np.array(["b", "a", "d", "c"] * 10)
@@ -114,9 +114,9 @@ def test_manifests_and_arrays_are_streams_too(
 
 
 def test_large_arrays_stay_on_disk(
-    tmp_path: Path, load: Callable[..., OwnData], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, load: Callable[..., UserSplits], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_data, "MAPPED_SIZE", 100)
+    monkeypatch.setattr(user_splits, "MAPPED_SIZE", 100)
     pixels = np.random.default_rng(0).integers(0, 256, (40, 6, 6), np.uint8)
     labels = np.arange(40) % 4
     for part, rows in (("", slice(0, 30)), ("test-", slice(30, 40))):
@@ -131,7 +131,7 @@ def test_large_arrays_stay_on_disk(
         load(f"npy:{tmp_path}", side=8)
 
 
-def test_what_is_wrong_is_named(tmp_path: Path, load: Callable[..., OwnData]) -> None:
+def test_what_is_wrong_is_named(tmp_path: Path, load: Callable[..., UserSplits]) -> None:
     with pytest.raises(DataError, match=r"none is missing; check the path after folder:"):
         load(f"folder:{tmp_path / 'none'}")
     (tmp_path / "empty").mkdir()
@@ -194,7 +194,7 @@ def test_a_stream_of_own_data_is_normalised_and_named(
     ],
 )
 def test_a_cache_folder_that_does_not_fit_is_named(
-    change: dict[str, object], tmp_path: Path, load: Callable[..., OwnData]
+    change: dict[str, object], tmp_path: Path, load: Callable[..., UserSplits]
 ) -> None:
     draw(tmp_path / "photos", NAMES[:2])
     load(f"folder:{tmp_path / 'photos'}")

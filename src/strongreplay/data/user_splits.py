@@ -1,4 +1,4 @@
-"""A user's own data as two splits: folder:PHOTOS, csv:FILE, npz:FILE or npy:FOLDER.
+"""UserSplits: training and test data of folder:PHOTOS, csv:FILE, npz:FILE or npy:FOLDER, for a stream.
 
 Photos and packed arrays are read once and stored in the cache folder as plain arrays until the data change.
 Large arrays are memory-mapped from the cache or from the user's folder (npy), and never read completely.
@@ -19,7 +19,7 @@ from strongreplay.data.archives import Damaged, OnProgress, telling
 from strongreplay.data.arrays import Array, open_npy
 from strongreplay.data.labels import Label
 from strongreplay.data.mapped import map_file
-from strongreplay.data.own_sources import READERS, DataSource, Samples, stamp_of
+from strongreplay.data.user_sources import READERS, DataSource, Samples, stamp_of
 from strongreplay.errors import ConfigError, DataError, RunError
 from strongreplay.protocol import Split, derive_generator
 from strongreplay.storage import files
@@ -32,7 +32,7 @@ ABOUT_LIMIT = 1 << 26  # bytes
 
 
 @dataclass(frozen=True, slots=True)
-class OwnData:
+class UserSplits:
     """Both splits, labels numbered in the order of their names, and a hash of samples and labels."""
 
     train: Split
@@ -41,17 +41,17 @@ class OwnData:
     hash: str
 
 
-def is_own(name: str) -> bool:
+def is_user_data(name: str) -> bool:
     return name.partition(":")[0] in READERS and ":" in name
 
 
-def open_own(
+def open_user_splits(
     name: str,
     cache: Path,
     side: int | None = None,
     test: float | None = None,
     progress: OnProgress | None = None,
-) -> OwnData:
+) -> UserSplits:
     """The data of a name; `test` is the share of each class that is held out if there is no test part."""
     kind, _, path = name.partition(":")
     source = DataSource(kind, Path(path).expanduser(), side)
@@ -69,9 +69,9 @@ def open_own(
             raise ConfigError(f"data.test: {name} has a test part of its own; leave data.test out")
         train, held = torch.arange(num_train), torch.arange(num_train, len(labels))
     if len(inputs) == 2:  # two files: row numbers of the second start at 0
-        return OwnData(Split(inputs[0], labels[train]), Split(inputs[1], labels[held]), names, own_hash)
+        return UserSplits(Split(inputs[0], labels[train]), Split(inputs[1], labels[held]), names, own_hash)
     first, second = (Split(inputs[0][rows], labels[rows]) for rows in (train, held))
-    return OwnData(first, second, names, own_hash)
+    return UserSplits(first, second, names, own_hash)
 
 
 def _check_kept(

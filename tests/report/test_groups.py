@@ -1,4 +1,4 @@
-"""Tables and pictures from records, without torch."""
+"""Groups of records, their summaries and pictures, without torch."""
 
 import subprocess
 import sys
@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 from support.records import make_record
 
-from strongreplay.cli.compare import make_comparison_table
-from strongreplay.cli.show import print_record
 from strongreplay.report.curves import accuracy_curves, curves_of
-from strongreplay.report.page_tables import own_tables, peak_memory
+from strongreplay.report.page_tables import peak_memory
 from strongreplay.report.summary import summarise
 from strongreplay.report.tables import group_records
 from strongreplay.runs.config import resolve
@@ -89,27 +87,6 @@ def test_reports_and_records_never_import_torch() -> None:
         "assert not found, found"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def with_validation(record: RunRecord, share: float = 0.2) -> RunRecord:
-    return replace(record, config=record.config | {"data": {"validation": share}})
-
-
-def test_numbers_from_held_out_data_say_so_and_are_compared_among_themselves(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    records = [make_record("ser", 0, 80), make_record("er", 0, 90)]
-    groups = group_records([*records, *map(with_validation, records)])
-    assert {group.place for group in groups} == {"s", "s (held-out training data)"}
-    assert {group.variant for group in groups} == {""}
-    title = make_comparison_table([group for group in groups if "held-out" in group.place]).title
-    assert title.startswith("s (held-out training data): mean ± 95 % interval")
-    assert [table["title"] for table in own_tables(groups)] == [
-        "s, memory 50, net not known",
-        "s (held-out training data), memory 50, net not known",
-    ]
-    print_record(with_validation(records[0]))
-    assert "── s (held-out training data), SER, memory 50, seed 0" in capsys.readouterr().out
 
 
 def test_peaks_of_records_from_before_they_were_their_own_are_not_shown() -> None:

@@ -9,7 +9,7 @@ from strongreplay.storage import files
 from strongreplay.storage.records import RunRecord, record_path, write_record
 
 
-def leave_record(record: RunRecord, out: Path, keep_state: Callable[[], object]) -> None:
+def save_record(record: RunRecord, out: Path, keep_state: Callable[[], object]) -> None:
     """Write the record of a finished run; if that fails, the results are kept elsewhere."""
     path = record_path(out, record.config)
     try:

@@ -1,4 +1,4 @@
-"""Sources of a user's own data: class folders, CSV manifests and arrays, each read into samples."""
+"""Readers for `user_splits.py`: class folders, CSV manifests and arrays as samples."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Acts of the person in charge: put a refused update in use, or another version."""
+"""Switch to another version without training: accept a refused update, or roll back."""
 
 from collections.abc import Mapping
 

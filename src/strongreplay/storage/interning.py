@@ -1,4 +1,4 @@
-"""Many records in little memory: what they have in common is kept once. Does not import torch."""
+"""Interner: many records in little memory; their equal parts are stored once. Does not import torch."""
 
 import json
 from typing import Any
@@ -8,8 +8,8 @@ from strongreplay.storage.records import RunRecord
 COMMON = ("versions", "hardware")  # of what was measured: the same for all runs on a machine
 
 
-class Sharing:
-    """Rebuilds records from parts that it has seen before; nobody may change them.
+class Interner:
+    """Rebuilds records from parts that it has seen before; these are shared and must not be changed.
 
     Scores are shares of a test set, so even the numbers of accuracy matrices come again and again. Loss terms
     are left out: no table or figure shows them, and they are half of a record.

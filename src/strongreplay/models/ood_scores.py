@@ -1,4 +1,4 @@
-"""How unlike the known samples a sample is: measures of samples, which `drift.py` makes one score.
+"""Out-of-distribution scores: how unlike the known samples a sample is; `drift.py` makes them one score.
 
 `Energy` looks at the logits. `Statistics`, for a model that learns by SLDA on a frozen backbone, has two
 parts: the squared Mahalanobis distance to the nearest class mean and the energy of the discriminants, both of
@@ -14,7 +14,7 @@ from torch.nn.functional import normalize
 
 from strongreplay.methods.ncm import NCM
 from strongreplay.methods.slda import SLDA
-from strongreplay.models.likeness import features_of
+from strongreplay.models.embeddings import features_of
 from strongreplay.models.model import Model
 
 
@@ -24,7 +24,7 @@ class Measure(Protocol):
 
 
 class Energy:
-    """Of the method's own logits, without the factor that makes them probabilities."""
+    """Energy of the logits before temperature scaling."""
 
     def __init__(self, model: Model) -> None:
         self.scale = float(model.method.scale) if isinstance(model.method, NCM) else 1.0

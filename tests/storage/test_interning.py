@@ -7,8 +7,8 @@ from pathlib import Path
 from support.records import make_record
 
 from strongreplay.report.collect import collect
+from strongreplay.storage.interning import Interner
 from strongreplay.storage.records import RunRecord, read_record, write_record
-from strongreplay.storage.sharing import Sharing
 
 
 def test_a_slim_record_is_the_record_without_loss_terms() -> None:
@@ -16,7 +16,7 @@ def test_a_slim_record_is_the_record_without_loss_terms() -> None:
     record.results["terms"] = [[{"loss": 0.5}]]
     record.results["accuracy"]["class-il"]["forgetting"] = -0.0
     record.measured["phases"] = {"train": {"seconds": 1.0, "peak_memory_bytes": 1}}
-    before, sharing = deepcopy(record), Sharing()
+    before, sharing = deepcopy(record), Interner()
     slim, again = sharing.slim(record), sharing.slim(deepcopy(record))
     assert slim == again
     assert str(slim.results["accuracy"]["class-il"]["forgetting"]) == "-0.0"

@@ -1,4 +1,4 @@
-"""Which samples of a chunk a model has met before, by the digests of their pixels.
+"""Which samples of a chunk are duplicates of samples the model has had before, by digests of their pixels.
 
 Samples are compared in the form in which the model keeps them, after compression if it keeps JPEG files.
 Of samples that were learnt and are no longer kept, the model has eight bytes of the digest.

@@ -12,7 +12,7 @@ SHORTEST_TOKEN = 16  # characters
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceSettings:
+class ServiceLimits:
     host: str = "127.0.0.1"
     token: str | None = None
     wait_seconds: float = 0.002  # how long a batch waits for further images

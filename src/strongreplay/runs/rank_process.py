@@ -1,4 +1,4 @@
-"""Further ranks of a run: those that `team.py` starts (python -m strongreplay.runs.follow) or torchrun."""
+"""Further ranks of a run: the processes that `launch_ranks.py` or torchrun starts."""
 
 import json
 import os
@@ -14,8 +14,8 @@ import torch
 from strongreplay.errors import SerError
 from strongreplay.runs.config import RunConfig, config_of
 from strongreplay.runs.grid import RunOptions, explain_failure, sort_out
+from strongreplay.runs.launch_ranks import READY
 from strongreplay.runs.run import Interrupted, run, run_here
-from strongreplay.runs.team import READY
 from strongreplay.training.events import Listener
 from strongreplay.training.parallel import LostRank, Ranks, join_file
 
@@ -35,31 +35,31 @@ class StopSignal(Listener):
         return self.asked
 
 
-def follow() -> int:
+def main() -> int:
     """Make the run that the input describes; returns the exit code."""
-    listener, order = StopSignal(), json.loads(sys.stdin.readline())
+    listener, spec = StopSignal(), json.loads(sys.stdin.readline())
     threading.Thread(target=end_with_the_first_rank, daemon=True).start()
-    folder, out = (Path(order[key]) if order[key] else None for key in ("folder", "out"))
-    torch.set_num_threads(order["threads"])
+    folder, out = (Path(spec[key]) if spec[key] else None for key in ("folder", "out"))
+    torch.set_num_threads(spec["threads"])
     try:
-        config = config_of(order["config"], order["source"])
+        config = config_of(spec["config"], spec["source"])
         say(READY)
-        ranks, device = join_file(Path(order["meeting"]), order["rank"], order["size"], order["device"])
-        run_here(config, folder, device, ranks, [listener], out, resume=order["resume"])
+        ranks, device = join_file(Path(spec["meeting"]), spec["rank"], spec["size"], spec["device"])
+        run_here(config, folder, device, ranks, [listener], out, resume=spec["resume"])
     except Interrupted:
         return 0
     except LostRank:
         return 1
     except Exception as error:
         reason = str(error) if isinstance(error, SerError) else explain_failure(error)
-        say(f"rank {order['rank']}: {reason or repr(error)}".replace("\n", "; "))
+        say(f"rank {spec['rank']}: {reason or repr(error)}".replace("\n", "; "))
         if not reason:
             raise  # a fault of ours, whose traceback is needed
         return 1
     return 0
 
 
-def follow_torchrun(
+def run_under_torchrun(
     configs: list[RunConfig], options: RunOptions, ranks: Ranks, threads: int | None, again: bool
 ) -> None:
     """Make the runs that the first rank of torchrun makes; it alone reports and writes."""
@@ -93,6 +93,6 @@ def say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    code = follow()
+    code = main()
     sys.stdout.flush()
     os._exit(code)

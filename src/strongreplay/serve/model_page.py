@@ -11,14 +11,14 @@ from pydantic import BaseModel, Field
 from starlette.concurrency import run_in_threadpool
 
 from strongreplay.errors import ConfigError, SerError
-from strongreplay.models.acts import accept_candidate, roll_back
 from strongreplay.models.erasure import forget
 from strongreplay.models.inspect import read_history, read_status, read_timeline
 from strongreplay.models.store import CANDIDATE
+from strongreplay.models.switch_version import accept_candidate, roll_back
 from strongreplay.serve.bodies import BadRequest, decode_images, read_body
+from strongreplay.serve.limits import TOKEN_VARIABLE, ServiceLimits
 from strongreplay.serve.live import LiveModel
 from strongreplay.serve.remembered import SampleCache
-from strongreplay.serve.settings import TOKEN_VARIABLE, ServiceSettings
 from strongreplay.serve.traffic import Traffic
 from strongreplay.storage.lock import BusyError
 
@@ -41,21 +41,19 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 
 
-class RollbackOrder(BaseModel):
+class RollbackRequest(BaseModel):
     version: Annotated[str, Field(max_length=20)]
 
 
-class ForgetOrder(BaseModel):
+class ForgetRequest(BaseModel):
     ids: Annotated[list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1, max_length=1000)]
 
 
-class People:
-    """What people see of the model and what they may do with it."""
+class ModelPage:
+    """Routes of the page: the state of the model, and actions on it: accept, roll back, erase."""
 
-    def __init__(
-        self, live: LiveModel, settings: ServiceSettings, cache: SampleCache, traffic: Traffic
-    ) -> None:
-        self.live, self.settings, self.cache, self.traffic = live, settings, cache, traffic
+    def __init__(self, live: LiveModel, limits: ServiceLimits, cache: SampleCache, traffic: Traffic) -> None:
+        self.live, self.limits, self.cache, self.traffic = live, limits, cache, traffic
 
     async def status(self) -> dict[str, Any]:
         """The model in use: classes with marks and accuracy over versions, memory, versions, candidate."""
@@ -73,7 +71,7 @@ class People:
             plain["candidate"] |= {key: about[key] for key in ("max_drop", "new_labels", "changes", "notes")}
         return plain | {
             "served": self.live.loaded.version.name,
-            "may_act": self.settings.token is not None,
+            "may_act": self.limits.token is not None,
             "pictures": self.cache.read().has_pictures,
         }
 
@@ -91,7 +89,7 @@ class People:
         found = await ask(self.cache.read)
         rows = [found.samples[row] for row in found.row_of.values()]
         rows = [one for one in rows if label is None or str(one.label) == label]
-        part = [asdict(one) for one in rows[start : start + count]]
+        part = [one.to_dict() for one in rows[start : start + count]]
         return {"version": found.version, "total": len(rows), "samples": part}
 
     async def picture(self, number: int) -> Response:
@@ -112,8 +110,8 @@ class People:
         self, request: Request, count: Annotated[int, Query(ge=1, le=50)] = 6
     ) -> dict[str, Any]:
         """The remembered samples whose features are nearest to those of one image."""
-        body = await read_body(request, self.settings)
-        shape, limit = self.live.loaded.model.shape, self.settings.pixel_limit
+        body = await read_body(request, self.limits)
+        shape, limit = self.live.loaded.model.shape, self.limits.pixel_limit
         images = await run_in_threadpool(decode_images, body.uploads[:1], shape, limit)
         found = await ask(self.cache.read)
         return {"version": found.version, "samples": await ask(lambda: found.nearest(images, count))}
@@ -125,20 +123,20 @@ class People:
         await run_in_threadpool(self.live.refresh)
         return {"version": version}
 
-    async def rollback(self, order: RollbackOrder) -> dict[str, str | None]:
+    async def rollback(self, request: RollbackRequest) -> dict[str, str | None]:
         """Put another version in use."""
         self.expect_token()
-        before = await ask(lambda: roll_back(self.live.store, order.version, by=BY))
+        before = await ask(lambda: roll_back(self.live.store, request.version, by=BY))
         await run_in_threadpool(self.live.refresh)
-        return {"version": order.version, "before": before}
+        return {"version": request.version, "before": before}
 
-    async def forget(self, order: ForgetOrder) -> dict[str, Any]:
+    async def forget(self, request: ForgetRequest) -> dict[str, Any]:
         """Erase samples, and all with equal pixels, from every version; this cannot be undone."""
         self.expect_token()
-        return asdict(await ask(lambda: forget(self.live.store, ids=order.ids, by=BY)))
+        return asdict(await ask(lambda: forget(self.live.store, ids=request.ids, by=BY)))
 
     def expect_token(self) -> None:
-        if self.settings.token is None:
+        if self.limits.token is None:
             raise BadRequest(
                 "acts need a token: start the service with --token FILE, or set " + TOKEN_VARIABLE, 403
             )
@@ -154,7 +152,7 @@ async def ask(work: Callable[[], T]) -> T:
         raise BadRequest(str(error), 400 if isinstance(error, ConfigError) else 409) from None
 
 
-def add_people(app: FastAPI, people: People) -> None:
+def add_model_page(app: FastAPI, people: ModelPage) -> None:
     """Add the page and its routes to the service."""
     reads: dict[str, Callable[..., Any]] = {
         "/api/status": people.status,

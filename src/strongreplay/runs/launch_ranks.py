@@ -1,7 +1,7 @@
 """The ranks of one run on this machine: this process is the first, the others are started for the run.
 
-A follower reads what to do from its input, says "ready" on its output, and makes the same run; if it fails,
-it says why. Its input stays open until the end, so that it ends with this process, whatever happens.
+Each started process reads its RunSpec from its input, prints "ready", and makes the same run; if it fails,
+it prints why. Its input stays open until the end, so that it ends with this process, whatever happens.
 """
 
 import json
@@ -27,13 +27,13 @@ from strongreplay.training.parallel import (
     under_torchrun,
 )
 
-FOLLOW = "strongreplay.runs.follow"
+RANK_PROCESS = "strongreplay.runs.rank_process"
 READY = "ready"
-GRACE_SECONDS = 20.0  # for a follower to end by itself
+GRACE_SECONDS = 20.0  # for a process to end by itself
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class RunSpec:
     """What all ranks of a run need to know."""
 
     config: dict[str, Any]
@@ -45,13 +45,13 @@ class Order:
 
     def to_line(self, rank: int, size: int, meeting: Path, threads: int) -> str:
         paths = {"folder": self.folder and str(self.folder), "out": self.out and str(self.out)}
-        told = {"config": self.config, "source": self.source, "device": self.device, "resume": self.resume}
+        values = {"config": self.config, "source": self.source, "device": self.device, "resume": self.resume}
         ranks = {"rank": rank, "size": size, "meeting": str(meeting), "threads": threads}
-        return json.dumps(told | paths | ranks) + "\n"
+        return json.dumps(values | paths | ranks) + "\n"
 
 
 @contextmanager
-def gather_ranks(order: Order, devices: int) -> Iterator[tuple[Ranks, torch.device]]:
+def gather_ranks(spec: RunSpec, devices: int) -> Iterator[tuple[Ranks, torch.device]]:
     """The ranks that make a run, and the device of this one."""
     if devices < 1:
         raise ConfigError(f"a run needs at least one device, got {devices}")
@@ -60,49 +60,49 @@ def gather_ranks(order: Order, devices: int) -> Iterator[tuple[Ranks, torch.devi
             raise ConfigError(
                 f"torchrun has already started the processes of this run; leave out --devices {devices}"
             )
-        yield join_torchrun(order.device)
+        yield join_torchrun(spec.device)
     elif devices == 1:
-        yield Ranks(), find_device(order.device)
+        yield Ranks(), find_device(spec.device)
     else:
-        device_of(order.device, devices - 1)
+        device_of(spec.device, devices - 1)
         with tempfile.TemporaryDirectory(prefix="strongreplay-") as folder:
-            yield from lead(order, devices, Path(folder) / "meeting")
+            yield from lead(spec, devices, Path(folder) / "meeting")
 
 
-def lead(order: Order, size: int, meeting: Path) -> Iterator[tuple[Ranks, torch.device]]:
+def lead(spec: RunSpec, size: int, meeting: Path) -> Iterator[tuple[Ranks, torch.device]]:
     """Start the other ranks, join them, and end them."""
     before = torch.get_num_threads()
-    threads = max(1, before // size) if find_device(order.device).type == "cpu" else before
-    followers = [Follower(rank, order.to_line(rank, size, meeting, threads)) for rank in range(1, size)]
+    threads = max(1, before // size) if find_device(spec.device).type == "cpu" else before
+    processes = [RankProcess(rank, spec.to_line(rank, size, meeting, threads)) for rank in range(1, size)]
     torch.set_num_threads(threads)
     try:
-        for follower in followers:
-            follower.expect_ready()
-        ranks, place = join_file(meeting, 0, size, order.device)
+        for process in processes:
+            process.expect_ready()
+        ranks, place = join_file(meeting, 0, size, spec.device)
         try:
             yield ranks, place
         except LostRank as error:
-            reasons = [reason for follower in followers if (reason := follower.reason())]
+            reasons = [reason for process in processes if (reason := process.reason())]
             raise (
                 RunError(f"{reasons[0]}; the same command resumes from the last checkpoint")
                 if reasons
                 else error
             ) from None
-        for follower in followers:
-            follower.wait()
+        for process in processes:
+            process.wait()
     finally:
         torch.set_num_threads(before)
-        for follower in followers:
-            follower.end()
+        for process in processes:
+            process.end()
 
 
-class Follower:
+class RankProcess:
     """Another process of the run."""
 
     def __init__(self, rank: int, line: str) -> None:
         self.rank = rank
         self.process = subprocess.Popen(
-            [sys.executable, "-m", FOLLOW], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", RANK_PROCESS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         assert self.process.stdin
         with suppress(OSError):  # it has ended already; expect_ready finds out
@@ -110,10 +110,10 @@ class Follower:
             self.process.stdin.flush()
 
     def expect_ready(self) -> None:
-        if (said := self.hear()) != READY:
+        if (said := self.read_line()) != READY:
             raise RunError(self.reason(said) or f"rank {self.rank} did not start: {said}")
 
-    def hear(self) -> str:
+    def read_line(self) -> str:
         assert self.process.stdout
         return self.process.stdout.readline().strip()
 
@@ -130,7 +130,7 @@ class Follower:
         code = self.wait()
         if code is None:
             return ""
-        said = said or self.hear()
+        said = said or self.read_line()
         return said if said else exit_reason(code) if code < 0 else ""
 
     def end(self) -> None:

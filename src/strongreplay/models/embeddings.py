@@ -1,4 +1,4 @@
-"""The features by which samples are alike: of a frozen backbone, or of the body of a model's net."""
+"""Embeddings, by which samples are compared: features of a frozen backbone or of the body of the net."""
 
 from collections.abc import Callable
 
@@ -11,6 +11,12 @@ from strongreplay.models.correct import answering_classifier
 from strongreplay.models.model import Model
 
 BATCH_SIZE = 500
+
+
+def embed(model: Model, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Images as stored, their logits and features; the stored form is computed once: a backbone is slow."""
+    stored = model.stored(images)
+    return stored, model.scores(stored), features_of(model, stored)
 
 
 @torch.no_grad()
