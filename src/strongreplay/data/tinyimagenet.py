@@ -19,11 +19,11 @@ import numpy as np
 import torch
 
 from strongreplay.data.archives import Bytes, Damaged, Finding, OnProgress, digest, exists, reading
+from strongreplay.data.array_cache import make_once, write_array
 from strongreplay.data.images import BadImage, open_image
-from strongreplay.errors import DataError, RunError
+from strongreplay.errors import DataError
 from strongreplay.protocol import Split
 from strongreplay.storage import files
-from strongreplay.storage.lock import locked
 
 TREE = "tiny-imagenet-200"
 CACHE = f"{TREE}.cache"
@@ -151,19 +151,14 @@ def read_images(
 def read(folder: Path, counts: Counts, progress: OnProgress | None = None) -> tuple[Split, Split]:
     """Both splits, with memory-mapped images; the first call decodes all images into the cache."""
     cache = folder / CACHE
-    if not exists(cache):
-        try:
-            with locked(folder, wait=True):
-                if not exists(cache):  # another process may have made it while this one waited
-                    _make_cache(folder, counts, progress)
-        except (OSError, RunError) as error:
-            reason = getattr(error, "strerror", None) or error
-            text = f"{cache} cannot be written: {reason}; free some space or choose another data folder"
-            raise DataError(text) from error
+    remedy = "free some space or choose another data folder"
+    make_once(
+        str(cache), folder, lambda: exists(cache), lambda: _make_cache(folder, counts, progress), remedy
+    )
     return open_cache(cache, counts)
 
 
-def _make_cache(folder: Path, counts: Counts, progress: OnProgress | None) -> None:
+def _make_cache(folder: Path, counts: Counts, progress: OnProgress | None) -> bool:
     for stale in folder.glob(f"{CACHE}.part-*"):  # version 0.1 left them
         files.remove(stale)
     files.clear_leftovers(folder, CACHE)
@@ -173,20 +168,16 @@ def _make_cache(folder: Path, counts: Counts, progress: OnProgress | None) -> No
             for split in listing.splits:
                 _write_split(part, source, listing, split, progress)
             _write_manifest(part, listing, counts)
+    return True
 
 
 def _write_split(
     part: Path, source: ImageSource, listing: ImageList, split: str, progress: OnProgress | None
 ) -> None:
     labels = np.array([label for _, label in listing.splits[split]], np.int64)
-    with files.new_file(part / f"{split}-labels.npy") as file:
-        np.save(file, labels, allow_pickle=False)
-    # Not through a memory map: there a full disk would kill the process instead of raising an error.
-    with files.new_file(part / f"{split}.npy") as file:
-        header = {"descr": "|u1", "fortran_order": False, "shape": (len(labels), 3, SIDE, SIDE)}
-        np.lib.format.write_array_header_1_0(file, header)
-        for image in read_images(source, listing, split, progress):
-            file.write(image.tobytes())
+    write_array(part / f"{split}-labels.npy", labels.dtype.str, labels.shape, [labels])
+    images = read_images(source, listing, split, progress)
+    write_array(part / f"{split}.npy", "|u1", (len(labels), 3, SIDE, SIDE), images)
 
 
 def _write_manifest(part: Path, listing: ImageList, counts: Counts) -> None:

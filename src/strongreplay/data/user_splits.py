@@ -7,6 +7,8 @@ Large arrays are memory-mapped from the cache or from the user's folder (npy), a
 import hashlib
 import json
 import os
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +18,14 @@ import torch
 from torch import Tensor
 
 from strongreplay.data.archives import Damaged, OnProgress, telling
+from strongreplay.data.array_cache import make_once, write_array
 from strongreplay.data.arrays import Array, open_npy
 from strongreplay.data.labels import Label
 from strongreplay.data.mapped import map_file
 from strongreplay.data.user_sources import READERS, DataSource, Samples, stamp_of
-from strongreplay.errors import ConfigError, DataError, RunError
+from strongreplay.errors import ConfigError, DataError
 from strongreplay.protocol import Split, derive_generator
 from strongreplay.storage import files
-from strongreplay.storage.lock import locked
 
 CACHE, FORMAT = "own", 1
 TEST_SHARE = 0.2  # held out if the data have no test part
@@ -124,16 +126,13 @@ def _kept(source: DataSource, cache: Path, progress: OnProgress | None) -> tuple
     """The cache folder of the current source, and its description; read and written if needed."""
     key = json.dumps([source.kind, os.path.realpath(source.path), source.side])
     place, stamp = cache / files.sha256(key.encode())[:16], stamp_of(source)
-    about = _read_about(place, stamp)
-    if about is None:
-        try:
-            with locked(cache, wait=True):
-                about = _read_about(place, stamp) or _keep(source, place, stamp, progress)
-        except (OSError, RunError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise DataError(
-                f"{source}: {place} cannot be written: {reason}; make room for it in the cache folder"
-            ) from error
+    about = make_once(
+        f"{source}: {place}",
+        cache,
+        lambda: _read_about(place, stamp),
+        lambda: _keep(source, place, stamp, progress),
+        "make room for it in the cache folder",
+    )
     return place, about
 
 
@@ -155,8 +154,7 @@ def _keep(source: DataSource, place: Path, stamp: str, progress: OnProgress | No
         files.remove(place)  # the cache of the old data
     files.clear_leftovers(place.parent, place.name)
     with files.new_folder(place) as part:
-        with files.new_file(part / "labels.npy") as file:
-            np.lib.format.write_array(file, columns, allow_pickle=False)
+        write_array(part / "labels.npy", columns.dtype.str, columns.shape, [columns])
         described = [names, samples.shape, samples.dtype, samples.num_train, columns.tolist()]
         about = {
             "format": FORMAT,
@@ -175,18 +173,16 @@ def _keep(source: DataSource, place: Path, stamp: str, progress: OnProgress | No
 def _write_inputs(path: Path, samples: Samples, described: bytes) -> str:
     """Write the samples, unless they are arrays already; returns the hash of description and samples."""
     digest = hashlib.sha256(described)
+
+    def hashed() -> Iterator[Array]:
+        for block in samples.blocks():
+            digest.update(block.tobytes())
+            yield block
+
     if samples.inputs:
-        for block in samples.blocks():
-            digest.update(block.tobytes())
-        return digest.hexdigest()[:16]
-    # Not through a memory map: there a full disk would kill the process instead of raising an error.
-    with files.new_file(path) as file:
-        shape = (len(samples.labels), *samples.shape)
-        header = {"descr": samples.dtype, "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(file, header)
-        for block in samples.blocks():
-            digest.update(block.tobytes())
-            file.write(block.tobytes())
+        deque(hashed(), maxlen=0)
+    else:
+        write_array(path, samples.dtype, (len(samples.labels), *samples.shape), hashed())
     return digest.hexdigest()[:16]
 
 

@@ -191,8 +191,10 @@ def num_rivals(groups: list[Group]) -> int:
 
 
 def shorten_names(group: Group) -> Group:
-    names = {key: shorten(getattr(group, key), LONGEST_NAME) for key in ("stream", "method", "variant")}
-    return replace(group, **names)
+    stream, method, variant = (
+        shorten(name, LONGEST_NAME) for name in (group.stream, group.method, group.variant)
+    )
+    return replace(group, stream=stream, method=method, variant=variant)
 
 
 def file_safe(name: str) -> str:

@@ -2,7 +2,6 @@
 
 import os
 import tempfile
-import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -12,24 +11,23 @@ from uuid import uuid4
 import torch
 
 from strongreplay.errors import DataError
-from strongreplay.protocol import Terms
 from strongreplay.runs.jobs import RunOptions
 from strongreplay.runs.ray_inbox import Key
-from strongreplay.runs.workers import REPORT_SECONDS, attempt_anything
+from strongreplay.runs.workers import ReportingListener, attempt_anything
 from strongreplay.storage import files
 from strongreplay.storage.lock import locked
 from strongreplay.storage.records import record_path
-from strongreplay.training.events import Listener, Position, RunInfo, Scores
+from strongreplay.training.events import Scores
 
 Packed = dict[str, bytes]  # files by their path below the folder of records
 
 
-class InboxListener(Listener):
+class InboxListener(ReportingListener):
     """Reports a run to the driver; asks for a stop if the driver does, or if it is gone."""
 
     def __init__(self, inbox: Any, key: Key, asks: bool, out: Path | None) -> None:
         self.inbox, self.key, self.asks, self.out = inbox, key, asks, out
-        self.stopping, self.next_report = False, 0.0
+        self.stopping = False
 
     def send(self, kind: str, *rest: Any) -> None:
         self.stopping |= bool(self.call(self.inbox.send, kind, *rest))
@@ -46,20 +44,9 @@ class InboxListener(Listener):
     def wants_stop(self) -> bool:
         return self.stopping
 
-    def on_start(self, run: RunInfo) -> None:
-        self.send("steps", run.steps_done, run.num_steps)
-
-    def on_step(self, position: Position, terms: Terms) -> None:
-        if time.monotonic() >= self.next_report:
-            self.next_report = time.monotonic() + REPORT_SECONDS
-            self.send("steps", position.steps_done, position.steps_expected)
-
     def on_task(self, index: int, scores: Scores) -> None:
         if self.asks and self.call(self.inbox.judge, index, scores) is not True:
             self.stopping = True
-
-    def on_message(self, text: str) -> None:
-        self.send("message", text)
 
     def on_checkpoint(self, path: Path) -> None:
         if self.out:  # a folder that the driver does not see

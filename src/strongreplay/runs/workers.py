@@ -142,6 +142,26 @@ def exit_reason(code: int | None) -> str:
     return f"its process was ended by {name}{hint}"
 
 
+class ReportingListener(Listener):
+    """Reports the steps of a run, not too often, and its messages by `send`."""
+
+    next_report = 0.0
+
+    def send(self, kind: str, *rest: Any) -> None:
+        raise NotImplementedError
+
+    def on_start(self, run: RunInfo) -> None:
+        self.send("steps", run.steps_done, run.num_steps)
+
+    def on_step(self, position: Position, terms: Terms) -> None:
+        if time.monotonic() >= self.next_report:
+            self.next_report = time.monotonic() + REPORT_SECONDS
+            self.send("steps", position.steps_done, position.steps_expected)
+
+    def on_message(self, text: str) -> None:
+        self.send("message", text)
+
+
 class SignalListener(Listener):
     """Asks for a stop after a signal, and keeps messages."""
 
@@ -160,12 +180,12 @@ class SignalListener(Listener):
         self.messages.append(text)
 
 
-class PipeListener(SignalListener):
+class PipeListener(ReportingListener, SignalListener):
     """Reports to the parent process, and asks for a stop if it is gone."""
 
     def __init__(self, link: Connection) -> None:
         super().__init__(signal.SIGINT, signal.SIGTERM)
-        self.link, self.next_report = link, 0.0
+        self.link = link
         self.goes_on = True  # the answer of the parent after a task
 
     def wants_stop(self) -> bool:
@@ -177,12 +197,7 @@ class PipeListener(SignalListener):
 
     def on_start(self, run: RunInfo) -> None:
         self.goes_on = True
-        self.send("steps", run.steps_done, run.num_steps)
-
-    def on_step(self, position: Position, terms: Terms) -> None:
-        if time.monotonic() >= self.next_report:
-            self.next_report = time.monotonic() + REPORT_SECONDS
-            self.send("steps", position.steps_done, position.steps_expected)
+        super().on_start(run)
 
     def on_task(self, index: int, scores: Scores) -> None:
         self.send("scores", index, scores)
@@ -191,12 +206,9 @@ class PipeListener(SignalListener):
         except (EOFError, OSError):
             self.stopping = True
 
-    def on_message(self, text: str) -> None:
-        self.send("message", text)
-
-    def send(self, *message: Any) -> None:
+    def send(self, kind: str, *rest: Any) -> None:
         try:
-            self.link.send(message)
+            self.link.send((kind, *rest))
         except OSError:
             self.stopping = True
 
