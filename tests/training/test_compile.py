@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import torch
 from support.compare import assert_same
-from support.steps import first_batch, make_cnn, optimizer_of
+from support.steps import first_batch, make_cnn, net_for, optimizer_of
 from support.tiny_stream import make_net, make_problem, weights
 from torch._dynamo.utils import counters
 
 from strongreplay.data.streams import Stream
 from strongreplay.methods.base import Method
+from strongreplay.methods.dualprompt import DualPrompt
 from strongreplay.methods.ser import SER
 from strongreplay.protocol import derive_generator
 from strongreplay.testing import small_stream
@@ -77,12 +78,39 @@ def test_compiled_nets_learn_the_same_and_another_process_reads_them_and_resumes
         assert apart.norm() < 0.02 * learnt.norm(), name
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_compiled_convolutions_take_batches_of_any_size(stream: Stream) -> None:
+    """Compiled code is made for a range of sizes; the short last batch of an epoch may be outside of it."""
+    method = SER(make_cnn(), make_problem(stream))
+    for size in (32, 8, 16, 70):
+        images = stream.test_view(stream[0].train.inputs[:size])
+        plain = method.net(images)
+        with Precision(TrainConfig(compile=True), CPU).applied(method):
+            compiled = method.net(images)
+        assert compiled.shape == plain.shape == (size, stream.num_classes)
+        torch.testing.assert_close(compiled, plain, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_compiled_prompts_have_a_row_for_each_sample(stream: Stream) -> None:
+    made = DualPrompt(net_for("dualprompt"), make_problem(stream)).eval()
+    for size in (24, 7):
+        inputs = stream.test_view(stream[0].train.inputs[:size])
+        with torch.no_grad():
+            plain = made.net(inputs)
+            with Precision(TrainConfig(compile=True), CPU).applied(made):
+                compiled = made.net(inputs)
+        torch.testing.assert_close(compiled, plain, rtol=1e-4, atol=1e-5)
+
+
 def test_a_head_that_grows_needs_no_new_variant(stream: Stream) -> None:
     """The body is compiled, the head is not: a wider head changes nothing in the body."""
     method = SER(make_cnn(), make_problem(stream))
     compiled: list[Any] = []
     precision = Precision(TrainConfig(compile=True), CPU)
-    precision.compile = lambda run, module, inputs: compiled.append(module) or run  # type: ignore[method-assign, func-returns-value]
+    precision.compile = lambda run, module, *inputs: compiled.append(module) or run  # type: ignore[method-assign, func-returns-value]
     with precision.applied(method):
         method.observe(first_batch(stream), optimizer_of(method))
         method.grow(8, torch.Generator())

@@ -21,7 +21,6 @@ from strongreplay.training.scaling import Scaling
 from strongreplay.training.settings import TrainConfig
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-USUAL = 64  # rows of a batch that compiled code is made for
 VARIANTS = 64  # of one net's code: mode, gradients, precision, layout, task
 
 
@@ -62,20 +61,22 @@ class Precision:
 
     def call(self, run: Run, module: nn.Module, *inputs: Any) -> Tensor:
         if self.compiled is not None and run.__name__ == "forward" and len(inputs[0]) > 1:
-            run = self.compile(run, module, inputs[0])
+            run = self.compile(run, module, *inputs)
         if self.scaling:
             inputs = tuple(self.scaling.enter(module, inputs, inputs[0].device))
         with torch.autocast(self.device_type, self.dtype) if self.dtype else nullcontext():
             outputs = run(*inputs).float()
         return self.scaling.leave(outputs) if self.scaling else outputs
 
-    def compile(self, run: Run, module: nn.Module, inputs: Tensor) -> Run:
-        """The compiled function of a net, one for batches of any size.
+    def compile(self, run: Run, module: nn.Module, *inputs: Any) -> Run:
+        """The compiled function of a net; its code serves a range of batch sizes, which PyTorch chooses.
 
-        The code is made for the same size whichever comes first, so that a resumed run computes the same.
+        Another process finds the same code in the cache, also if its first batch has another size.
         """
         assert self.compiled is not None
-        torch._dynamo.mark_dynamic(inputs, 0, hint_override=USUAL)
+        for value in inputs:
+            if isinstance(value, Tensor):
+                torch._dynamo.maybe_mark_dynamic(value, 0)
         if module not in self.compiled:
             self.compiled[module] = torch.compile(run, dynamic=False)
         return self.compiled[module]
