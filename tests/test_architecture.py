@@ -130,17 +130,13 @@ def test_every_file_says_what_it_is(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text()))
 
 
-# Names of two classes, until one of them is renamed.
-TWO_CLASSES = {"Loaded", "Point"}
-
-
 def test_no_name_stands_for_two_classes() -> None:
     found: dict[str, set[str]] = {}
     for path in MODULES:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found.setdefault(node.name, set()).add(f"{path.relative_to(ROOT)}:{node.lineno}")
-    assert not {name: places for name, places in found.items() if len(places) > 1 and name not in TWO_CLASSES}
+    assert not {name: places for name, places in found.items() if len(places) > 1}
 
 
 def test_public_names_are_all_there() -> None:
