@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from strongreplay.report.protocols import cpu_cells, lead_table, stream_table
 from strongreplay.report.reproduction import BEGIN, END, readme_table
-from strongreplay.report.styles import TITLES, net_of, scenarios_of
-from strongreplay.report.tables import Group, group_records, rank_in_table, tell_apart
+from strongreplay.report.styles import TITLES, net_of, ranked, scenarios_of
+from strongreplay.report.tables import Group, group_records
 from strongreplay.report.text_tables import markdown_table
 from strongreplay.report.verdicts import Cell, judge_all
 from strongreplay.runs.paper import items
@@ -58,7 +58,7 @@ def own_table(groups: Sequence[Group], cells: Sequence[Cell], stream: str, size:
     published = any(fingerprint(group.records[0].config) in by_config for group in own)
     columns += [*(["published", "verdict"] if published else []), "training s", "n"]
     rows = []
-    for group in sorted(tell_apart(own), key=rank_in_table):
+    for group in ranked(own):
         row = [group.name]
         for scenario in scenarios:
             row += [str(group.score(scenario, name) or "-") for name in ("average_accuracy", "forgetting")]

@@ -8,9 +8,9 @@ from strongreplay.metrics import METRICS, Metric
 from strongreplay.report.page_text import clip
 from strongreplay.report.paired import PairedTest
 from strongreplay.report.protocols import Lead
-from strongreplay.report.styles import PRINTED, TITLES, UPPER_BOUND, net_of, scenarios_of
+from strongreplay.report.styles import PRINTED, TITLES, UPPER_BOUND, net_of, ranked, scenarios_of
 from strongreplay.report.summary import Summary, summarise
-from strongreplay.report.tables import Group, rank_in_table, tell_apart
+from strongreplay.report.tables import Group
 from strongreplay.report.verdicts import VERDICTS, Cell
 from strongreplay.runs.paper import PaperCell
 from strongreplay.storage.records import RunRecord
@@ -101,7 +101,7 @@ def own_tables(groups: list[Group]) -> list[dict[str, Any]]:
         for size in sizes or (None,):
             here = [group for group in own if group.memory_size in (None, size)]
             # Variants are named anew: rows need not repeat stream, net and size of the table.
-            found.append(own_table(stream, size, net, sorted(tell_apart(here), key=rank_in_table)))
+            found.append(own_table(stream, size, net, ranked(here)))
     return found
 
 

@@ -13,7 +13,7 @@ from strongreplay import metrics
 from strongreplay.errors import printable
 from strongreplay.methods.table import COLOURS, METHOD_ROWS, style_number
 from strongreplay.report.summary import Summary
-from strongreplay.report.tables import Group
+from strongreplay.report.tables import Group, tell_apart
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 MOST_COLOURED = len(COLOURS)
@@ -108,6 +108,18 @@ def matrices_of(group: Group, scenario: str) -> list[metrics.Matrix]:
 def scenarios_of(groups: Iterable[Group]) -> list[str]:
     there = {scenario for group in groups for record in group.records for scenario in record.scenarios}
     return [scenario for scenario in TITLES if scenario in there]
+
+
+def ranked(groups: Iterable[Group]) -> list[Group]:
+    """Rows of one table by accuracy in its first scenario; joint training, an upper bound, comes last."""
+    rows = tell_apart(groups)
+    first = next(iter(scenarios_of(rows)), None)
+
+    def rank_in_table(group: Group) -> tuple[bool, float]:
+        accuracy = group.score(first, "average_accuracy") if first else None
+        return group.method == "joint", accuracy.mean if accuracy else 0.0
+
+    return sorted(rows, key=rank_in_table)
 
 
 def sizes_of(groups: Iterable[Group]) -> list[int]:

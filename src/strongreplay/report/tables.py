@@ -85,11 +85,6 @@ def rank(group: Group) -> tuple[str, int, float]:
     return group.place, group.memory_size or 0, accuracy.mean if accuracy else 0.0
 
 
-def rank_in_table(group: Group) -> tuple[bool, float]:
-    """By accuracy; joint training, an upper bound, comes last."""
-    return group.method == "joint", rank(group)[2]
-
-
 def tell_apart(groups: Iterable[Group]) -> list[Group]:
     """Add variants to groups: the name of the recipe, or else the settings that differ."""
     twins: dict[tuple[str, str, int | None], list[Group]] = defaultdict(list)
