@@ -171,6 +171,7 @@ class EWC(Method):
             yield chances.argmax(1) if kind == "max_pred" else chunk.labels, every
 
     def grow(self, num_classes: int, generator: torch.Generator) -> None:
+        self.weights = trainable(self.net)  # loading a state may have replaced those of the head
         before = [parameter.shape for parameter in self.weights]
         super().grow(num_classes, generator)
         self.weights = trainable(self.net)
