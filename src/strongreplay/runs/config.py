@@ -180,6 +180,11 @@ def resolve(
         built["net"], more = with_weights_hash(net)
         faults += more
     faults += stream_faults(stream, row, info, built)
+    if row.own_steps and isinstance(train := built.get("train"), TrainConfig) and train.precision == "fp16":
+        faults.append(
+            f"{row.name} changes weights without the optimiser, so with train.precision=fp16 an overflow "
+            "would enter them; take bf16 or fp32"
+        )
     if seed < 0:
         faults.append(f"seed must be >= 0, got {seed}")
     if faults:
