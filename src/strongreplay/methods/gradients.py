@@ -5,7 +5,7 @@ that of its own cross-entropy in evaluation mode. There samples do not share bat
 and one backward pass give every layer's inputs and output gradients ("errors") for all samples, and from
 these each sample's gradient, layer by layer. For a linear layer it is errors x inputs and is never
 materialised; a convolution is a linear layer over patches. For nets with other layers torch.func computes the
-same numbers with more time and memory.
+same numbers with more time and memory. The file is long because each kind of layer has a formula of its own.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
