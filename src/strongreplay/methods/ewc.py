@@ -50,7 +50,7 @@ class EWCConfig(MethodConfig):
         description="labels: the net's distribution, the given, the predicted; batch: square of batch means",
     )
     anchors: Literal["folded", "separate"] = Field(
-        "folded", description="how past tasks are kept: three vectors in all, or two for each task"
+        "folded", description="how past tasks are kept: two vectors in all, or two for each task"
     )
 
 
