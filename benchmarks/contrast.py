@@ -12,7 +12,7 @@ from statistics import median
 import torch
 from torch.nn.functional import normalize
 
-from strongreplay.methods.co2l import NUM_PROJECTED, contrast, distil, losses
+from strongreplay.methods.co2l_parts import NUM_PROJECTED, contrast, distil, losses
 from strongreplay.training.devices import keep_freed_memory
 
 

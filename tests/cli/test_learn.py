@@ -68,6 +68,19 @@ def test_the_first_update_makes_the_model_and_the_next_one_adds_to_it(
     assert (plan["learner"]["memory"], plan["net"]["name"], plan["train"]["epochs"]) == (30, "mlp", 3)
 
 
+@pytest.mark.parametrize("net", ["cnn", "resnet18"])
+def test_ewc_learns_colour_photos_on_convolutional_nets(
+    ser: Ser, tmp_path: Path, state: Path, net: str
+) -> None:
+    may = write_digits(tmp_path / "may", [0, 1, 2], mode="RGB")
+    june = write_digits(tmp_path / "june", [3, 4], mode="RGB")
+    of_net = ["--method", "ewc", "--net", net, "--set", "net.width=8", "--side", "16"]
+    for photos, words in ((may, of_net), (june, ["--max-drop", "100"])):
+        said = ser("learn", state, "--data", photos, "--epochs", "1", "--threads", "1", *words)
+        assert said.code == 0, said.err
+    assert "v2 is in use: 5 classes, 2 new (-three, four)" in said.out
+
+
 def test_what_was_learnt_last_is_not_learnt_twice_unless_asked_for(
     ser: Ser, photos: Path, state: Path
 ) -> None:

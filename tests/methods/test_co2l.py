@@ -24,7 +24,8 @@ from strongreplay.data.streams import Stream
 from strongreplay.errors import ConfigError
 from strongreplay.methods import build_method, check_scenario
 from strongreplay.methods.base import descend
-from strongreplay.methods.co2l import Co2L, Co2LConfig, choose, contrast, distil, losses, similarities
+from strongreplay.methods.co2l import Co2L, Co2LConfig, choose
+from strongreplay.methods.co2l_parts import contrast, distil, losses, similarities
 from strongreplay.nets import Classifier
 from strongreplay.protocol import Batch, Problem, Split, Task
 from strongreplay.runs.config import resolve

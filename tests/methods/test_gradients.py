@@ -1,7 +1,7 @@
 """Flat gradients, and single samples' gradients by formula, by torch.func and one by one."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -23,12 +23,12 @@ from strongreplay.methods.gradients import (
     trace_layers,
     trainable,
 )
-from strongreplay.nets import build_net
+from strongreplay.nets import Classifier, build_net
 from strongreplay.protocol import derive_generator
 
 
-def resnet(width: int) -> nn.Module:
-    net = build_net("resnet18", (1, 6, 6), 6, derive_generator(0, "net"), width=width)
+def resnet(width: int, channels: int = 1) -> nn.Module:
+    net = build_net("resnet18", (channels, 6, 6), 6, derive_generator(0, "net"), width=width)
     for module in net.modules():
         if isinstance(module, nn.BatchNorm2d):  # statistics and weights with something to get wrong
             generator = torch.Generator().manual_seed(module.num_features)
@@ -61,9 +61,15 @@ class LeftOut(nn.Module):
         return logits
 
 
-def partly_frozen() -> nn.Module:
-    net = make_net()
-    net.head.weight.requires_grad_(False)
+def partly_frozen(net: nn.Module | None = None) -> nn.Module:
+    net = net or make_net()
+    net.get_parameter("head.weight").requires_grad_(False)
+    return net
+
+
+def growing_resnet() -> nn.Module:
+    net = cast(Classifier, resnet(8))
+    net.grow(8, derive_generator(0, "growth"))
     return net
 
 
@@ -75,6 +81,7 @@ KNOWN: dict[str, Callable[[], nn.Module]] = {
     "mlp": make_net,
     "resnet": lambda: resnet(4),
     "resnet with channels last": lambda: resnet(8),
+    "resnet with a head that grows": growing_resnet,
     "overwritten outputs": lambda: layers(nn.Conv2d(1, 3, 3), nn.ReLU(inplace=True)),
     "no biases": lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 6, bias=False)),
     "strides and holes": lambda: layers(nn.Conv2d(1, 3, 3, stride=2, padding=2, dilation=2)),
@@ -84,6 +91,7 @@ OTHERS: dict[str, Callable[[], nn.Module]] = {
     "another layer": lambda: layers(nn.Flatten(), nn.LayerNorm(36)),
     "a layer used twice": Twice,
     "frozen parameters": partly_frozen,
+    "channels last": lambda: nn.Sequential(nn.Conv2d(1, 3, 1), partly_frozen(resnet(8, 3))),
     "inputs in rows": lambda: layers(nn.Linear(6, 4)),
     "grouped channels": lambda: layers(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3, groups=2)),
     "no running statistics": lambda: layers(nn.BatchNorm2d(1, track_running_stats=False)),

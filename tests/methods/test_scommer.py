@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.steps import batches_of, build, first_batch, first_task, learn, make_cnn, optimizer_of
+from support.steps import Steps, batches_of, build, first_batch, first_task, learn, make_cnn, optimizer_of
 from support.tiny_stream import make_net, make_problem, weights
 from torch import nn
 
@@ -14,6 +14,7 @@ from strongreplay.methods.k_winners import KWinners, num_channels, of_stages, re
 from strongreplay.methods.scommer import SCoMMER, SCoMMERConfig
 from strongreplay.nets import build_net
 from strongreplay.protocol import derive_generator
+from strongreplay.training.engine import train_task
 
 
 def make(stream: Stream, net: nn.Module | None = None, **settings: Any) -> SCoMMER:
@@ -111,6 +112,22 @@ def test_rates_follow_at_a_tasks_end_and_after_some_epochs_at_each_epochs_end(st
     assert torch.equal(method.usage.keep, torch.ones(32))
     method.end_task(stream[0])
     assert (method.usage.keep < 1).any()
+
+
+@pytest.mark.parametrize(("drop_last", "expected"), [(False, [8, 11, 12]), (True, [6, 8])])
+def test_an_epoch_that_leaves_out_its_short_batch_ends_too(
+    drop_last: bool, expected: list[int], stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """80 samples in batches of 28: three steps an epoch, or two. The last refresh is at the task's end."""
+    method, steps = make(stream, refresh_after=1), Steps(lambda: done.append(0))
+    done: list[int] = []
+    refreshed: list[int] = []
+    monkeypatch.setattr(method.usage, "refresh_classes", lambda: refreshed.append(len(done)))
+    train_task(
+        method, stream[0], stream.test_view, optimizer_of(method), epochs=4, batch_size=28,
+        generator=derive_generator(0, "order"), drop_last=drop_last, listener=steps,
+    )  # fmt: skip
+    assert refreshed == expected  # steps that were done by then
 
 
 def test_without_sparsity_and_consistency_it_is_er_with_two_means_to_the_bit(stream: Stream) -> None:

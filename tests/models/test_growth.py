@@ -144,23 +144,32 @@ def test_a_memory_gets_more_or_less_room_and_keeps_its_rows() -> None:
 def test_methods_go_on_when_the_head_grows(name: str, settings: dict[str, Any], stream: Stream) -> None:
     """Two classes first, then two more, then old ones again; the state saves and loads on the way."""
     method = growing_method(name, stream, **settings)
-    order = derive_generator(0, "order")
     for index in range(3):
-        task = stream[index]
         if index:
-            before = method.predict(stream.test_view(task.train.inputs))
-            method.grow(2 * index + 2, derive_generator(index, "growth"))
-            after = method.predict(stream.test_view(task.train.inputs))
-            assert torch.equal(after[:, : 2 * index], before)
-        optimizer = torch.optim.SGD(method.net.parameters(), lr=0.1)
-        view = stream.train_view(derive_generator(0, "views"))
-        terms = train_task(method, task, view, optimizer, epochs=3, batch_size=10, generator=order)
-        assert all(value == value for epoch in terms for value in epoch.values())
+            grow_and_compare(method, 2 * index + 2, stream.test_view(stream[index].train.inputs))
+        learn_task(method, stream[index], stream)
     assert method.predict(stream.test_view(stream.test(0).inputs)).shape[1] == 6
     other = growing_method(name, stream, **settings)
     other.grow(6, derive_generator(0, "growth"))
     other.load_state_dict(method.state_dict())
     assert torch.equal(weights(other), weights(method))
+    narrow = growing_method(name, stream, **settings)  # as in a new process, which then grows
+    narrow.load_state_dict(method.state_dict())
+    grow_and_compare(narrow, 8, stream.test_view(stream[0].train.inputs))
+    learn_task(narrow, stream[0], stream)
+
+
+def grow_and_compare(method: Method, num_classes: int, inputs: Tensor) -> None:
+    before = method.predict(inputs)
+    method.grow(num_classes, derive_generator(num_classes, "growth"))
+    assert torch.equal(method.predict(inputs)[:, : before.shape[1]], before)
+
+
+def learn_task(method: Method, task: Task, stream: Stream) -> None:
+    optimizer = torch.optim.SGD(method.net.parameters(), lr=0.1)
+    view, order = stream.train_view(derive_generator(0, "views")), derive_generator(task.index, "order")
+    terms = train_task(method, task, view, optimizer, epochs=3, batch_size=10, generator=order)
+    assert all(value == value for epoch in terms for value in epoch.values())
 
 
 def test_a_frozen_net_narrower_than_the_live_one_loads(stream: Stream) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.processes import SER, run_ser
 from support.ranks import distance
 
 from strongreplay.errors import ConfigError, RunError
@@ -30,6 +31,14 @@ def small_config() -> RunConfig:
 
 def children(process: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+def lives(process: int) -> bool:
+    """Whether it runs; an ended one may wait for a new parent to take note."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 class KillsAnother(Listener):
@@ -89,6 +98,35 @@ def test_a_killed_rank_ends_all_and_the_run_resumes_to_the_same_results(tmp_path
     record, alone = read_record(record_path(tmp_path, config.to_dict())), run(config)
     assert record.measured["hardware"]["ranks"] == 2
     assert distance(alone.results, record.results) < 1e-6
+
+
+@pytest.mark.slow
+def test_the_command_goes_on_on_two_devices_after_its_first_rank_was_killed(tmp_path: Path) -> None:
+    config = small_config()
+    place, out = state_folder(tmp_path, config), ("--devices", "2", "-o", str(tmp_path))
+    command = [*SER, *WORDS, "--checkpoint-every", "4", *out]
+    first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not checkpoints(place) and first.poll() is None:
+        time.sleep(0.02)
+    others = children(first.pid)
+    assert others
+    first.kill()
+    first.wait()
+    deadline = time.monotonic() + 20
+    while any(map(lives, others)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(map(lives, others))
+    assert checkpoints(place)
+    path = record_path(tmp_path, config.to_dict())
+    assert not path.exists()
+
+    resumed = run_ser(tmp_path, *WORDS, *out)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "resuming" in resumed.stderr
+    record, alone = read_record(path), run(config)
+    assert record.measured["hardware"]["ranks"] == 2
+    assert distance(alone.results, record.results) < 1e-6
+    assert not place.exists()
 
 
 def test_a_number_of_devices_is_checked() -> None:

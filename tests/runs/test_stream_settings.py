@@ -1,12 +1,17 @@
 """The data.* settings: what they do to a run, what they contradict; none of them renames a record."""
 
 import json
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
+from strongreplay.data.streams import StreamOptions, build_stream
 from strongreplay.errors import ConfigError
 from strongreplay.methods import METHODS
+from strongreplay.protocol import derive_generator
 from strongreplay.runs.config import DataConfig, config_of, parse_settings, resolve
 from strongreplay.runs.estimate import num_steps
 from strongreplay.runs.run import run
@@ -93,6 +98,12 @@ def test_a_method_is_refused_where_it_lacks_what_it_needs() -> None:
         (["data.order=natural"], r"data\.order must be 'shuffled' or the numbers of all 10 classes"),
         (["data.blurry=1"], r"data\.blurry must be < 1"),
         (["data.online=perhaps"], r"data\.online must be true or false"),
+        (["data.mean=0.5"], r"data\.mean and data\.std belong together"),
+        (
+            ["data.mean=0.5,0.5", "data.std=1,1"],
+            r"must have a value for each channel, 1, got 2 and 2",
+        ),
+        (["data.mean=0.5", "data.std=0"], r"data\.std.*must be > 0"),
         (["data.tasks=6"], r"data\.tasks must be 1 to 5 for this stream, got 6"),
     ],
 )
@@ -104,3 +115,29 @@ def test_contradictions_are_told_before_anything_is_read(pairs: list[str], messa
 def test_class_order_means_nothing_in_domain_il() -> None:
     with pytest.raises(ConfigError, match=r"data\.order can be set for streams that are divided by class"):
         resolve("permuted-digits", "er", 50, 0, settings("data.order=shuffled"))
+
+
+@pytest.mark.parametrize("name", ["split-digits", "rotated-digits"])
+def test_a_given_mean_and_deviation_replace_those_of_the_dataset(name: str) -> None:
+    config = resolve(name, "er", 50, 0, settings("data.mean=0.5", "data.std=0.25"))
+    assert config_of(json.loads(json.dumps(config.to_dict())), config.source) == config
+    assert fingerprint(config.to_dict()) != fingerprint(resolve(name, "er", 50).to_dict())
+    stream = build_stream(name, options=config.data.options)
+    images = torch.tensor([0, 51, 255], dtype=torch.uint8).view(3, 1, 1, 1)
+    for view in (stream.test_view, stream.train_view(derive_generator(0, "views"))):
+        assert view(images).flatten().tolist() == pytest.approx([-2, -1.2, 2])
+
+
+def test_a_given_mean_and_deviation_replace_those_of_ones_own_data(tmp_path: Path) -> None:
+    rows = np.arange(80, dtype=np.float32).reshape(40, 2)
+    np.savez(tmp_path / "rows.npz", inputs=rows, labels=np.arange(40) % 4)
+    options = StreamOptions(mean=(1.0, 2.0), std=(2.0, 4.0))
+    stream = build_stream(f"npz:{tmp_path}/rows.npz", options=options)
+    assert stream.test_view(torch.tensor([[3.0, 4.0]])).tolist() == [[1.0, 0.5]]
+
+
+def test_a_stream_from_code_has_views_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def make(seed, folder):\n    raise AssertionError\n")
+    with pytest.raises(ConfigError, match=r"have no effect here: .*mine\.py:make makes its own views"):
+        build_stream(f"{file}:make", options=StreamOptions(mean=(0.0,), std=(1.0,)))

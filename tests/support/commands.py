@@ -31,7 +31,9 @@ class Said(NamedTuple):
 Ser = Callable[..., Said]
 
 
-def write_digits(folder: Path, digits: Sequence[int], start: int = 0, count: int = 12) -> Path:
+def write_digits(
+    folder: Path, digits: Sequence[int], start: int = 0, count: int = 12, mode: str = "L"
+) -> Path:
     """So many real digits of each class as PNG files in folders with the classes' names."""
     split = datasets.load("digits", Path())[0]
     for digit in digits:
@@ -39,7 +41,7 @@ def write_digits(folder: Path, digits: Sequence[int], start: int = 0, count: int
         place.mkdir(parents=True)
         rows = (split.labels == digit).nonzero().flatten()[start : start + count]
         for row in rows.tolist():
-            Image.fromarray(split.inputs[row, 0].numpy()).save(place / f"{row}.png")
+            Image.fromarray(split.inputs[row, 0].numpy()).convert(mode).save(place / f"{row}.png")
     return folder
 
 

@@ -24,7 +24,7 @@ def in_ranks(size: int, folder: Path, work: Work) -> list[int | None]:
     for process in processes:
         process.start()
     for process in processes:
-        process.join(120)
+        process.join(300)
     return [process.exitcode for process in processes]
 
 

@@ -33,9 +33,12 @@ from strongreplay.training.shared_rows import share_rows
 CPU = torch.device("cpu")
 ON_MLP = [name for name, row in METHODS.items() if row.net is None]
 # In float64, with batch norm: sums of gradients by backward and by autograd.grad, per-sample gradients,
-# averaged copies, an old net that normalises by the batch, dropout, layers that are looked at.
+# averaged copies, an old net that normalises by the batch, dropout, layers that are looked at, layers that
+# are made later.
 IN_DOUBLE = [("resnet18", name) for name in ("ser", "gem", "oewc", "clser", "co2l")]
-IN_DOUBLE += [("lvt", "lvt"), ("cnn", "scommer"), ("cnn", "pass"), ("mlp", "pass"), ("mlp", "abd")]
+IN_DOUBLE += [("lvt", "lvt"), ("mlp", "pass"), ("mlp", "abd")]
+ON_CNN = "er-ace xder mir ewc rwalk scommer pass dernet abd dgr dmc gd foster pnn dri"
+IN_DOUBLE += [("cnn", name) for name in ON_CNN.split()]
 # Co2L multiplies rounding, in one process too; docs/devices.md says by how much.
 BOUNDS = {"resnet18 co2l": 1e-7}
 QUICK = {

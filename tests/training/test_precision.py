@@ -103,3 +103,11 @@ def test_float32_changes_no_name_and_bfloat16_is_in_the_record() -> None:
 def test_float16_is_refused_where_there_is_no_cuda() -> None:
     with pytest.raises(ConfigError, match=r"fp16 needs a CUDA device, got cpu.*bf16"):
         Precision(TrainConfig(precision="fp16"), CPU)
+
+
+def test_float16_is_refused_for_a_method_that_steps_without_the_optimiser() -> None:
+    low = {"train.precision": "fp16"}
+    assert resolve("split-digits", "er", 50, settings=low).train.precision == "fp16"
+    assert resolve("split-digits", "mer", 50, settings={"train.precision": "bf16"}).train.precision == "bf16"
+    with pytest.raises(ConfigError, match=r"mer changes weights without the optimiser.*take bf16 or fp32"):
+        resolve("split-digits", "mer", 50, settings=low)

@@ -38,7 +38,7 @@ from strongreplay.data.transforms import (
     rotation_maps,
 )
 from strongreplay.data.user_splits import data_hash, is_user_data, open_user_splits
-from strongreplay.data.views import crop_flip, moments, normalise, scale, standardise
+from strongreplay.data.views import check_moments, crop_flip, moments, normalise, normalise_as, scale
 from strongreplay.errors import ConfigError, unknown
 from strongreplay.extensions import installed
 from strongreplay.protocol import Split, View, derive_generator
@@ -74,6 +74,8 @@ class StreamOptions:
     boundaries: bool | None = None  # False: tasks overlap in time
     test: float | None = None  # share held out from a user's own data without a test part
     side: int | None = None  # pixels of a user's own images
+    mean: tuple[float, ...] | None = None  # of each channel or feature, with std; None: of the data
+    std: tuple[float, ...] | None = None
 
 
 DEFAULT = StreamOptions()
@@ -147,6 +149,7 @@ def describe_stream(name: str, options: StreamOptions = DEFAULT) -> StreamInfo:
     row = STREAMS[name]
     dataset = datasets.DATASETS[row.dataset]
     num_tasks = options.num_tasks or row.num_tasks
+    given_view(options, dataset.shape)  # refuses other numbers of channels
     if row.scenario == "domain-il":
         refuse_division(options)
         sizes: tuple[int, ...] = (dataset.num_classes,) * num_tasks
@@ -226,7 +229,8 @@ def _from_row(
         refuse_division(options)
         stream = row.make_tasks(train, test, num_classes, num_tasks, derive_generator(seed, "transforms"))
     preprocessing = PREPROCESSING.get(row.dataset, Preprocessing())
-    test_view = normalise(preprocessing.mean, preprocessing.std) if preprocessing.mean else scale
+    usual = normalise(preprocessing.mean, preprocessing.std) if preprocessing.mean else scale
+    test_view = given_view(options, stream.input_shape) or usual
     train_view = partial(make_train_view, test_view, preprocessing.pad)
     return replace(stream, test_view=test_view, train_view=train_view)
 
@@ -245,13 +249,25 @@ def _from_user_data(
         options,
         data.names,
     )
-    step = 1 + len(data.train) // MOMENT_SAMPLES
-    mean, std = moments(data.train.inputs[torch.arange(0, len(data.train), step)].clone())
-    view = normalise(mean, std) if len(stream.input_shape) == 3 else standardise(mean, std)
+    view = given_view(options, stream.input_shape)
+    if view is None:
+        step = 1 + len(data.train) // MOMENT_SAMPLES
+        sample = data.train.inputs[torch.arange(0, len(data.train), step)].clone()
+        view = normalise_as(stream.input_shape, *moments(sample))
     return replace(stream, test_view=view, train_view=partial(make_train_view, view, 0))
 
 
+def given_view(options: StreamOptions, shape: tuple[int, ...]) -> View | None:
+    """The view with the mean and deviation of the options, if they have them."""
+    if options.mean is None or options.std is None:
+        return None
+    check_moments("data", options.mean, options.std, shape)
+    return normalise_as(shape, options.mean, options.std)
+
+
 def _from_function(name: str, seed: int, folder: Path, options: StreamOptions) -> Stream:
+    if options.mean is not None:
+        raise ConfigError(f"data.mean and data.std have no effect here: {name} makes its own views")
     made = call(name, load_function(name).value, seed, folder)
     if isinstance(made, Stream):
         refuse_division(options, ("order", "first", "step", "num_tasks"), f"{name} makes its own tasks")

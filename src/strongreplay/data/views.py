@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from strongreplay.errors import ConfigError
 from strongreplay.protocol import View
 
 
@@ -41,6 +42,21 @@ def standardise(mean: Sequence[float], std: Sequence[float]) -> View:
         return (features - means).div_(stds)
 
     return view
+
+
+def normalise_as(shape: tuple[int, ...], mean: Sequence[float], std: Sequence[float]) -> View:
+    """The view that standardises channels of images, or features."""
+    return normalise(mean, std) if len(shape) == 3 else standardise(mean, std)
+
+
+def check_moments(section: str, mean: Sequence[float], std: Sequence[float], shape: tuple[int, ...]) -> None:
+    """Refuse another number of means or deviations than the samples have channels or features."""
+    if not len(mean) == len(std) == shape[0]:
+        what = "channel" if len(shape) == 3 else "feature"
+        raise ConfigError(
+            f"{section}.mean and {section}.std must have a value for each {what}, {shape[0]}, "
+            f"got {len(mean)} and {len(std)}"
+        )
 
 
 def moments(inputs: Tensor) -> tuple[list[float], list[float]]:

@@ -1,4 +1,7 @@
-"""The base class of methods and its parts: settings, phases, a frozen copy of a net, one optimiser step."""
+"""The base class of methods and its parts: settings, phases, a frozen copy of a net, one optimiser step.
+
+The file is long because it has all that the author of a method needs, in one place.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager

@@ -17,14 +17,12 @@ standardised as for all other methods; `augment.contrast` lists the differences 
 
 from collections import Counter
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.autograd import Function
-from torch.autograd.function import once_differentiable
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 from strongreplay.data.augment.contrast import contrast_view
@@ -34,7 +32,6 @@ from strongreplay.methods.base import (
     MAIN,
     Method,
     MethodConfig,
-    OldNet,
     Phase,
     Problem,
     SavedGenerator,
@@ -42,13 +39,10 @@ from strongreplay.methods.base import (
     predict_all,
     unchanged,
 )
+from strongreplay.methods.co2l_parts import Projector, Teacher, contrast, distil, losses
 from strongreplay.methods.samples import LabelledSamples
-from strongreplay.nets import Classifier, seeded_init, with_features
+from strongreplay.nets import with_features
 from strongreplay.protocol import Batch, Split, Task, Terms, View
-
-BASE_TEMPERATURE = 0.07
-NUM_PROJECTED = 128
-MASKED = -1e30  # instead of -inf, so that 0 * log-probability is 0, not NaN
 
 
 class Co2LConfig(MethodConfig):
@@ -69,37 +63,6 @@ class Co2LConfig(MethodConfig):
     probe_epochs: int = Field(100, ge=1, description="epochs that fit the head after each task")
     probe_lr: float = Field(1.0, gt=0, description="learning rate of these epochs")
     probe_batch_size: int = Field(256, ge=1, description="batch size of these epochs")
-
-
-class Projector(nn.Module):
-    """Maps each image to a unit vector. The classifier's head is not used here; only the probe trains it."""
-
-    def __init__(self, classifier: Classifier, generator: torch.Generator) -> None:
-        super().__init__()
-        self.classifier, width = classifier, classifier.head.in_features
-        with seeded_init(generator):
-            self.projection = nn.Sequential(
-                nn.Linear(width, width), nn.ReLU(), nn.Linear(width, NUM_PROJECTED)
-            )
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return normalize(self.projection(self.classifier.features(inputs)), dim=1)
-
-
-class Teacher(OldNet):
-    """The old net; with `bn="batch"` its running statistics are removed, so it uses those of the batch."""
-
-    def __init__(self, live: nn.Module, bn: Literal["batch", "running"]) -> None:
-        super().__init__(live)
-        self.bn = bn
-
-    def take(self) -> None:
-        super().take()
-        assert self.copy is not None
-        for layer in self.copy.modules():
-            if self.bn == "batch" and isinstance(layer, nn.modules.batchnorm._BatchNorm):
-                layer.track_running_stats = False
-                layer.running_mean = layer.running_var = layer.num_batches_tracked = None
 
 
 class Co2L(Method):
@@ -213,81 +176,6 @@ def stepped_rate(lr: float, milestones: list[int], epoch: int, part: float) -> f
     for milestone, times in sorted(Counter(milestones).items()):
         lr *= 0.2**times if epoch >= milestone else 1.0
     return lr
-
-
-def similarities(vectors: Tensor, temperature: float) -> Tensor:
-    """(n, n) dot products divided by the temperature; the diagonal is so low that a softmax ignores it."""
-    return (vectors / temperature @ vectors.t()).fill_diagonal_(MASKED)
-
-
-class Goal(NamedTuple):
-    """Target of a loss on similarities: weight * sum of the rows' cross-entropies with `wanted`."""
-
-    wanted: Tensor  # (n, n) target probabilities, times the weight of their row; 0 on the diagonal
-    rows: Tensor | None  # (n,) weights of the rows; none: 1
-    weight: float
-    temperature: float = 1  # divides the similarities once more
-
-
-class Losses(Function):
-    """For each goal, the cross-entropy between its targets and a softmax of the similarities.
-
-    One function computes all goals, because it is bound by memory: it makes few passes over (n, n) matrices,
-    and it returns the gradient as (G + G')V, one matrix product where autograd would need two.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, vectors: Tensor, temperature: float, *goals: Goal) -> tuple[Tensor, ...]:
-        relations, losses, ctx.differences = similarities(vectors, temperature), [], []
-        top = relations.amax(1)
-        for wanted, rows, weight, further in goals:
-            parts = (relations if further == 1 else relations / further).softmax(1)
-            # log-sum-exp of each row: the largest probability is exp(top - logsumexp).
-            sizes = top / further - parts.amax(1).log_()
-            if rows is not None:
-                sizes, parts = sizes.mul_(rows), parts.mul_(rows[:, None])
-            near = torch.dot(relations.view(-1), wanted.view(-1)) / further
-            losses.append(weight * (sizes.sum() - near))
-            ctx.differences.append((parts.sub_(wanted), weight / (further * temperature)))
-        ctx.save_for_backward(vectors)
-        return tuple(losses)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
-        factors = [slope * weight for slope, (_, weight) in zip(slopes, ctx.differences, strict=True)]
-        gradient, *others = [difference for difference, _ in ctx.differences]
-        del ctx.differences  # the first one is reused in place as the gradient
-        gradient.mul_(factors[0])
-        for difference, factor in zip(others, factors[1:], strict=True):
-            gradient.addcmul_(difference, factor)
-        # contiguous() first: copying a transposed matrix is blocked, adding one is not, and so slower.
-        moved = gradient.t().contiguous().add_(gradient) @ ctx.saved_tensors[0]
-        return moved, *[None] * (1 + len(slopes))
-
-
-def losses(vectors: Tensor, temperature: float, *goals: Goal) -> tuple[Tensor, ...]:
-    found: tuple[Tensor, ...] = Losses.apply(vectors, temperature, *goals)  # type: ignore[no-untyped-call]
-    return found
-
-
-def contrast(vectors: Tensor, labels: Tensor, current: Tensor, temperature: float) -> Goal:
-    """Supervised contrastive loss: the targets of an anchor are uniform over the others with its label.
-
-    Anchors are the samples of current classes; the mean is over all vectors. Each anchor has at least one
-    other vector of its label: the second view of its image.
-    """
-    # (C, n) the targets of each class's anchors: faster than comparing all pairs of labels.
-    members = vectors.new_zeros(len(current), len(labels)).scatter_(0, labels[None], 1)
-    members *= current[:, None] / members.sum(1, keepdim=True).sub_(1).clamp_(min=1)
-    anchors = current.index_select(0, labels).to(vectors.dtype)
-    wanted = members.index_select(0, labels).fill_diagonal_(0)
-    return Goal(wanted, anchors, temperature / (BASE_TEMPERATURE * len(labels)))
-
-
-def distil(old: Tensor, kappa: float, teacher_kappa: float, weight: float = 1) -> Goal:
-    """Instance-wise relation distillation: the targets are the softmax of the old net's similarities."""
-    return Goal(similarities(old, teacher_kappa).softmax(1), None, weight / len(old), kappa)
 
 
 def choose(labels: Tensor, classes: list[int], total: float, generator: torch.Generator) -> Tensor:

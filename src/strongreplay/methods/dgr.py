@@ -5,8 +5,9 @@ No images are kept. A generator is trained beside the classifier; copies of both
 supply images and labels of all tasks before. Both learn the task's samples with weight 1 / t in the t-th
 task, and the generated ones with the rest.
 The generator is a variational autoencoder of plain layers, as in van de Ven's comparisons; the paper's is a
-GAN. It learns images as stored, in [0, 1]; generated images pass through the stream's view. Both nets have
-one optimiser, which is that of the run: with Adam it acts as two.
+GAN. It learns images as stored, in [0, 1]; generated images are rounded to uint8 for the net, as the stream
+stores images, which is our choice, and pass through the stream's view. Both nets have one optimiser, which is
+that of the run: with Adam it acts as two.
 """
 
 from typing import Literal

@@ -152,7 +152,7 @@ class DRI(GeneratesImages):
                 images = self.gan(self.codes(count), self.memory.take(rows).labels)
             return self.view(images.mul(255).round_().to(torch.uint8))  # as the stream stores them
         first, second = (self.view(self.memory.take(rows).images) for rows in self.draw(count, 2))
-        shares = torch.rand(count, generator=self.memory.generator).to(first.device)
+        shares = torch.rand(count, generator=self.memory.generator).to(first)
         return torch.lerp(second, first, shares.view(-1, *[1] * (first.dim() - 1)))
 
     def end_task(self, task: Task) -> None:

@@ -50,7 +50,7 @@ class EWCConfig(MethodConfig):
         description="labels: the net's distribution, the given, the predicted; batch: square of batch means",
     )
     anchors: Literal["folded", "separate"] = Field(
-        "folded", description="how past tasks are kept: three vectors in all, or two for each task"
+        "folded", description="how past tasks are kept: two vectors in all, or two for each task"
     )
 
 
@@ -171,6 +171,7 @@ class EWC(Method):
             yield chances.argmax(1) if kind == "max_pred" else chunk.labels, every
 
     def grow(self, num_classes: int, generator: torch.Generator) -> None:
+        self.weights = trainable(self.net)  # loading a state may have replaced those of the head
         before = [parameter.shape for parameter in self.weights]
         super().grow(num_classes, generator)
         self.weights = trainable(self.net)

@@ -20,7 +20,8 @@ class FosterNet(nn.Module):
 
     def widen(self) -> nn.Linear:
         head = self.live.head
-        empty = nn.Linear(2 * head.in_features, head.out_features, device="meta")  # draws nothing
+        size = (2 * head.in_features, head.out_features)
+        empty = nn.Linear(*size, device="meta", dtype=head.weight.dtype)  # draws nothing
         self.wide = empty.to_empty(device=head.weight.device).train(self.training)
         return self.wide.requires_grad_(head.weight.requires_grad)
 

@@ -5,13 +5,13 @@ that of its own cross-entropy in evaluation mode. There samples do not share bat
 and one backward pass give every layer's inputs and output gradients ("errors") for all samples, and from
 these each sample's gradient, layer by layer. For a linear layer it is errors x inputs and is never
 materialised; a convolution is a linear layer over patches. For nets with other layers torch.func computes the
-same numbers with more time and memory.
+same numbers with more time and memory. The file is long because each kind of layer has a formula of its own.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from inspect import unwrap
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,14 +19,16 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import batch_norm, cross_entropy, pad, unfold
 from torch.optim import Optimizer
+from torch.overrides import TorchFunctionMode
 
 from strongreplay.methods.base import evaluation_mode
+from strongreplay.nets import GrowingHead
 from strongreplay.nets.numerics import full_precision
 from strongreplay.protocol import Split, View
 
 FISHER_CHUNK = 128  # images at a time; fixed, so that augmentation does not depend on the batch size
 BLOCK_SIZE = 2**26  # largest number of per-sample gradient entries in memory at a time: 256 MiB
-INPUT_DIMS = {nn.Linear: 2, nn.Conv2d: 4, nn.BatchNorm2d: 4}  # the layers that have a formula
+INPUT_DIMS = {nn.Linear: 2, GrowingHead: 2, nn.Conv2d: 4, nn.BatchNorm2d: 4}  # the layers that have a formula
 
 
 class Trace(NamedTuple):
@@ -256,6 +258,18 @@ def sample_gradients(net: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
         logits = functional_call(net, (parameters, constants), (image[None],))
         return cross_entropy(logits, label[None])
 
-    with evaluation_mode(net), full_precision():
+    with evaluation_mode(net), full_precision(), UsualLayout():
         gradients = vmap(grad(loss_of), in_dims=(None, 0, 0))(parameters, inputs, labels)
     return torch.cat([gradients[name].flatten(1) for name in parameters], dim=1)
+
+
+class UsualLayout(TorchFunctionMode):
+    """Within the context, memory formats that are asked for are ignored: vmap refuses channels last."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        options = dict(kwargs or {})
+        if "memory_format" in options:
+            options["memory_format"] = torch.contiguous_format
+        return func(*args, **options)

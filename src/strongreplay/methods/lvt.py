@@ -13,6 +13,7 @@ The following choices are ours, so results may differ from the published ones:
   second task;
 - the injection head is re-initialised after every task (`reinit_injection`);
 - memory slots left over after an equal division go to the newest classes, one each.
+The file is long because these choices are written out, and because no other method chooses its memory so.
 """
 
 from collections.abc import Iterable

@@ -71,7 +71,7 @@ class Column(nn.Module):
         with seeded_init(generator):
             laterals = [Lateral(num_old, p.width, p.next_width, p.is_map) for p in self.stage_pairs]
             laterals.append(Lateral(num_old, head.in_features, head.out_features, False))
-        made = nn.ModuleList(laterals).to(head.weight.device).train(self.training)
+        made = nn.ModuleList(laterals).to(head.weight.device, head.weight.dtype).train(self.training)
         self.laterals = made.requires_grad_(head.weight.requires_grad)
 
     def forward(self, inputs: Tensor, earlier: list[list[Tensor]]) -> tuple[Tensor, list[Tensor]]:

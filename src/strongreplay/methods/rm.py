@@ -13,6 +13,7 @@ Differences from the reference: AutoAugment comes before crop and flip, which ar
 so it does not change their black border; RandAugment has 2 operations at magnitude 9 of 30, which the
 reference does not fix; one-channel images are perturbed only by geometry and inversion; if an epoch over the
 memory ends within a step, the next one begins in that step, so every step replays equally many samples.
+The file is long because the order of replay and the choice of the memory are used by no other method.
 """
 
 from functools import partial

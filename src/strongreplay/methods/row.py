@@ -30,6 +30,7 @@ class MethodRow:
     on_union: bool = False  # trains once, on all tasks together
     net: str | None = None  # the net it needs, if that is not the stream's default
     grows: bool = False  # supports a head that gets more outputs during training
+    own_steps: bool = False  # changes weights without the optimiser, which guards against overflow in fp16
     cost: float = 1.0  # time of a step relative to a plain SGD step, roughly
     passes: str = ""  # forward and backward passes of a step, for the docs
     style: int | None = None  # number of its colour, marker and dash in figures

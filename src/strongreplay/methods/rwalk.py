@@ -153,6 +153,7 @@ class RWalk(Method):
         self.num_steps, self.num_squares, self.num_finished = 0, 0, self.num_finished + 1
 
     def grow(self, num_classes: int, generator: torch.Generator) -> None:
+        self.weights = trainable(self.net)  # loading a state may have replaced those of the head
         before = [parameter.shape for parameter in self.weights]
         super().grow(num_classes, generator)
         self.weights = trainable(self.net)

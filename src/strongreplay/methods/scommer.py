@@ -61,24 +61,31 @@ class SCoMMER(Method):
             self.net, self.config.rate, self.config.decay, problem.generator("averaged updates")
         )
         self.memory = Memory(LabelledSamples, self.config.memory_size, problem.generator("memory"))
-        self.num_samples = self.epoch_size = 0  # learnt in this task; in an epoch of it
+        self.num_samples = self.epoch_size = 0  # passed in this task; in an epoch of it
 
     def begin_task(self, task: Task) -> Task:
         self.num_samples, self.epoch_size = 0, len(task.train)
         return task
 
     def observe(self, batch: Batch, optimizer: Optimizer) -> Terms:
+        rest = -self.num_samples % max(self.epoch_size, 1)
+        if 0 < rest < len(batch):  # the last epoch has left out a short batch
+            self.count_samples(rest)
         terms = self.replayed(replay_count(self.config, batch)) if len(self.memory) else {}
         with self.usage.watching(self.last, batch.labels):
             terms["current"] = cross_entropy(self.net(batch.inputs), batch.labels)
         terms = descend(optimizer, terms)
         self.memory.add(LabelledSamples(batch.images, batch.labels), batch.ids)
         self.averaged.follow()
-        self.num_samples += len(batch)
+        self.count_samples(len(batch))
+        return terms
+
+    def count_samples(self, count: int) -> None:
+        """Count samples of the task; at an epoch's end the rates of classes may follow."""
+        self.num_samples += count
         epoch, rest = divmod(self.num_samples, max(self.epoch_size, 1))
         if rest == 0 and epoch - 1 > self.config.refresh_after:  # the number of the epoch that ends, from 0
             self.usage.refresh_classes()
-        return terms
 
     def replayed(self, count: int) -> Terms:
         replayed = self.memory.sample(count)

@@ -239,7 +239,7 @@ ROWS = (
         "eight per-weight vectors, memory",
         "1 / 1 on B + m",
     ),
-    row("mer", "MER", "replay", "Riemer et al. 2019", style=26, cost=100).texts(
+    row("mer", "MER", "replay", "Riemer et al. 2019", style=26, cost=100, own_steps=True).texts(
         "steps on single samples of stream and memory, then a part of the way (Reptile)",
         "memory",
         "(k + 1) s / (k + 1) s on single samples, for each sample of B",

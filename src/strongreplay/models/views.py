@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from strongreplay.data.views import crop_flip, moments, normalise, scale, standardise
-from strongreplay.errors import ConfigError
+from strongreplay.data.views import check_moments, crop_flip, moments, normalise_as, scale
 from strongreplay.models.settings import ModelSettings
 from strongreplay.protocol import View
 
@@ -17,7 +16,7 @@ def plain_view(
     """A view without augmentation."""
     if not settings.learner.normalise:
         return scale
-    return normalise(mean, std) if len(shape) == 3 else standardise(mean, std)
+    return normalise_as(shape, mean, std)
 
 
 def training_view(
@@ -42,10 +41,5 @@ def choose_moments(settings: ModelSettings, inputs: Tensor) -> tuple[list[float]
     mean, std, shape = settings.learner.mean, settings.learner.std, inputs.shape[1:]
     if mean is None or std is None:
         return moments(inputs)
-    if not len(mean) == len(std) == shape[0]:
-        what = "channel" if len(shape) == 3 else "feature"
-        raise ConfigError(
-            f"learner.mean and learner.std must have a value for each {what}, {shape[0]}, "
-            f"got {len(mean)} and {len(std)}"
-        )
+    check_moments("learner", mean, std, tuple(shape))
     return list(mean), list(std)

@@ -6,7 +6,7 @@ then from the user's `key=value` settings; later ones override earlier ones.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
@@ -58,7 +58,7 @@ class DataConfig(Section):
 
     added = frozenset(
         {"num_tasks", "order", "first", "step", "online", "blurry", "boundaries", "test", "side", "hash"}
-        | {"auxiliary"}
+        | {"auxiliary", "mean", "std"}
     )
     tasks: int | None = Field(None, ge=1, description="learn only the first tasks, this many; none: all")
     validation: float = Field(
@@ -79,6 +79,12 @@ class DataConfig(Section):
     )
     test: float | None = Field(None, gt=0, lt=1, description="own data: share held out for testing")
     side: int | None = Field(None, ge=1, description="own images: side in pixels; none: from the images")
+    mean: tuple[float, ...] | None = Field(
+        None, description="mean of each channel in [0, 1]; none: of the dataset; needs data.std"
+    )
+    std: tuple[Annotated[float, Field(gt=0)], ...] | None = Field(
+        None, description="deviation of each channel; 0.5 for both, as many checkpoints need: [-1, 1]"
+    )
     hash: str | None = Field(None, description="own data or code: its hash, set automatically")
     auxiliary: str | None = Field(
         None,
@@ -99,6 +105,8 @@ class DataConfig(Section):
             raise ValueError("data.first needs data.step, the classes of every other task")
         if self.step and self.num_tasks:
             raise ValueError("data.step and data.num_tasks exclude each other; set one of them")
+        if (self.mean is None) != (self.std is None):
+            raise ValueError("data.mean and data.std belong together; give both or none")
         return self
 
     @property
@@ -180,6 +188,11 @@ def resolve(
         built["net"], more = with_weights_hash(net)
         faults += more
     faults += stream_faults(stream, row, info, built)
+    if row.own_steps and isinstance(train := built.get("train"), TrainConfig) and train.precision == "fp16":
+        faults.append(
+            f"{row.name} changes weights without the optimiser, so with train.precision=fp16 an overflow "
+            "would enter them; take bf16 or fp32"
+        )
     if seed < 0:
         faults.append(f"seed must be >= 0, got {seed}")
     if faults:
