@@ -139,10 +139,11 @@ class ModelSettings:
         if method != self.learner.method:  # checked first: another method has other settings
             raise ConfigError(fixed_as("learner.method", self.learner.method, method))
         other = make_settings(UNSET | held | dict(settings))
+        asked = flatten(other.to_dict())
         faults = [
-            fixed_as(key, held[key], value)
-            for key, value in flatten(other.to_dict()).items()
-            if value != held.get(key) and (key in FIXED or not key.startswith(CHANGEABLE))
+            fixed_as(key, held.get(key), asked.get(key))
+            for key in held | asked
+            if asked.get(key) != held.get(key) and (key in FIXED or not key.startswith(CHANGEABLE))
         ]
         if faults:
             raise ConfigError("\n".join(faults))
