@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file
 from support.kept_models import CPU, ser
+from support.photos import COLOURS, write_photos
 
 from strongreplay.errors import ConfigError
 from strongreplay.learner import Learner
@@ -24,7 +24,6 @@ from strongreplay.nets import published
 from strongreplay.nets.backbones import open_backbone
 from strongreplay.training.events import Listener
 
-COLOURS = {"red": (200, 40, 40), "green": (40, 200, 40), "blue": (40, 40, 200)}
 MINE = """
 import torch
 from torch import nn
@@ -41,16 +40,6 @@ def factory(input_shape, num_classes):
 def net(tmp_path: Path) -> str:
     (tmp_path / "mine.py").write_text(MINE)
     return f"{tmp_path / 'mine.py'}:factory"
-
-
-def write_photos(folder: Path, names: list[str], count: int = 12, side: int = 40, seed: int = 0) -> Path:
-    draws = np.random.default_rng(seed)
-    for name in names:
-        (folder / name).mkdir(parents=True)
-        for number in range(count):
-            pixels = np.array(COLOURS[name]) + draws.integers(-35, 35, (side, side, 3))
-            Image.fromarray(pixels.astype(np.uint8)).save(folder / name / f"{number:02d}.png")
-    return folder
 
 
 class Said(Listener):

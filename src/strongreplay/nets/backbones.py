@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load
 from torch import Tensor, nn
 
 from strongreplay.errors import ConfigError
@@ -19,12 +18,12 @@ from strongreplay.extensions import is_path
 from strongreplay.nets.heads import ask, body_of
 from strongreplay.nets.onnx_body import OnnxBody, moments_of, read_onnx
 from strongreplay.nets.published import PUBLISHED, published_weights
+from strongreplay.nets.vit_weights import read_file, read_tensors
 from strongreplay.storage import files
 
 TIMM, ONNX = "timm:", ".onnx"
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and deviation that most nets were trained with
 SIDE = 224  # where a backbone names none
-MOST_BYTES = 1 << 33  # of a file of weights
 
 
 @dataclass(frozen=True)
@@ -142,20 +141,21 @@ def open_timm(name: str, weights: str | None, side: int | None) -> Backbone:
         raise ConfigError(f"net {name}: must come with its weights; give --weights FILE.safetensors")
     net = timm_net(name)
     about: dict[str, Any] = getattr(net, "default_cfg", None) or {}
-    path = Path(weights).expanduser()
-    if path.suffix != ".safetensors" or not path.is_file():
-        raise ConfigError(f"--weights must be a .safetensors file, got {weights}; save the state dict as one")
-    tensors = load(files.read_bytes(path, MOST_BYTES, follow=True))
+    tensors, own = read_tensors(weights, read_file(weights)), net.state_dict()
     heads = about.get("classifier") or ()
     prefixes = tuple(f"{head}." for head in ([heads] if isinstance(heads, str) else heads))
     kept = {key: value for key, value in tensors.items() if not (prefixes and key.startswith(prefixes))}
-    faults = net.load_state_dict(kept, strict=False)
-    if faults.missing_keys or faults.unexpected_keys:
-        first = [*faults.missing_keys, *faults.unexpected_keys][0]
-        count = len(faults.missing_keys) + len(faults.unexpected_keys)
-        raise ConfigError(f"{path}: {count} tensors do not fit {name}, such as {first}; give its own weights")
-    own = (about.get("input_size") or (3, SIDE, SIDE))[1]
-    shape = (3, side or own, side or own)
+    wrong = [key for key, value in kept.items() if key in own and own[key].shape != value.shape]
+    if not wrong:
+        faults = net.load_state_dict(kept, strict=False)
+        wrong = [*faults.missing_keys, *faults.unexpected_keys]
+    if wrong:
+        raise ConfigError(
+            f"net.weights={weights}: {len(wrong)} tensors do not fit {name}, such as {wrong[0]}; "
+            "give its own weights"
+        )
+    size = side or (about.get("input_size") or (3, SIDE, SIDE))[1]
+    shape = (3, size, size)
     mean, std = tuple(about.get("mean") or IMAGENET[0]), tuple(about.get("std") or IMAGENET[1])
     return Backbone(net.eval(), name, shape, mean, std, width_of(net.eval(), shape, name))
 
