@@ -71,6 +71,14 @@ def test_images_must_be_square_unless_the_net_is_the_users() -> None:
         first_model(make_settings({"net.name": "own"}), chunk(1, 8, 8), CPU, nn.Identity())
 
 
+def test_a_covariance_of_too_many_features_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"slda takes at most 8,192 features.* got 8,193; give --method ncm"
+    ):
+        first_model(make_settings({"learner.method": "slda", "net.name": "linear"}), chunk(8193), CPU)
+    assert first_model(make_settings({"learner.method": "ncm", "net.name": "linear"}), chunk(8193), CPU)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["l2p", "dualprompt", "ser"])
 def test_a_vit_with_weights_of_a_file_is_loaded_again_without_the_file(method: str, tmp_path: Path) -> None:

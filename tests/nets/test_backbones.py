@@ -167,6 +167,24 @@ def test_an_onnx_graph_loses_its_head_and_answers_as_the_net(tmp_path: Path) -> 
         open_backbone(str(path), side=16)
 
 
+def write_graph(path: Path, body: str, answer: str) -> str:
+    """A graph of one operation or more from images of 3 x 8 x 8 to `y`."""
+    onnx = pytest.importorskip("onnx")
+    text = f"""<ir_version: 9, opset_import: ["" : 18]>
+    net (float[batch, 3, 8, 8] x) => (float[{answer}] y) {{ {body} }}"""
+    onnx.save(onnx.parser.parse_model(text), path)
+    return str(path)
+
+
+def test_a_graph_must_answer_with_one_row_of_features(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    maps = write_graph(tmp_path / "maps.onnx", "y = Relu (x)", "batch, 3, 8, 8")
+    with pytest.raises(ConfigError, match=r"must answer with \(B, D\) features, got \(1, 3, 8, 8\); export"):
+        open_backbone(maps)
+    pooled = write_graph(tmp_path / "pooled.onnx", "y = GlobalAveragePool (x)", "batch, 3, 1, 1")
+    assert open_backbone(pooled).num_features == 3
+
+
 @pytest.mark.parametrize(
     ("name", "weights", "message"),
     [

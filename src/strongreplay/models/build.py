@@ -3,6 +3,7 @@
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
+from math import prod
 
 import torch
 from torch import nn
@@ -12,6 +13,7 @@ from strongreplay.data.views import moments
 from strongreplay.errors import ConfigError, DataError
 from strongreplay.memory import Memory
 from strongreplay.methods import Method, method_row
+from strongreplay.models.choice import check_width
 from strongreplay.models.held_out import no_samples
 from strongreplay.models.model import Model
 from strongreplay.models.samples import SampleIndex
@@ -51,6 +53,8 @@ def first_model(
         named = method_row(settings.learner.method).net  # by a method that needs it
         chosen = {"name": named} if named else choose_net(shape, settings.net.width)
         settings = replace(settings, net=settings.net.model_copy(update=chosen))
+    if settings.net.name == "linear":
+        check_width(settings.learner.method, prod(shape))
     classes = settings.learner.classes
     num_classes = len(classes) if classes is not None else len(set(chunk.labels)) + settings.learner.reserve
     if settings.net.weights is not None and backbone is None and own_net is None:

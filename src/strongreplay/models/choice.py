@@ -17,6 +17,7 @@ from strongreplay.nets.published import EXTRA, is_installed
 PHOTO_SIDE = 64  # pixels; from here on a backbone is chosen if no net is named
 LARGEST_FROM_SCRATCH = 128  # pixels; a step on a CPU takes seconds above
 USUAL = "efficientnet-lite0"
+WIDEST_SLDA = 8192  # features; their covariance takes 256 MB
 
 
 class NetChoice:
@@ -65,6 +66,7 @@ class NetChoice:
         )
         tune = tuned_by(name, method, self.settings.get("net.tune"))
         method = method or ("ser" if tune != "none" else "slda")
+        check_width(method, self.backbone.num_features)
         self.settings |= {"net.name": self.backbone.name, "net.tune": tune, "learner.method": method}
         channels, size = self.backbone.shape[:2]
         if form.channels not in (None, channels):
@@ -103,6 +105,14 @@ def tuned_by(name: str, method: str | None, tune: str | None) -> str:
     if tune == "all" and name.lower().endswith(".onnx"):
         raise ConfigError("--tune all: an ONNX graph can't be trained; give --tune head, or none")
     return tune
+
+
+def check_width(method: str, num_features: int) -> None:
+    if method == "slda" and num_features > WIDEST_SLDA:
+        raise ConfigError(
+            f"slda takes at most {WIDEST_SLDA:,} features, whose covariance is 256 MB, got {num_features:,}; "
+            "give --method ncm, or a net with fewer"
+        )
 
 
 def check_side(name: str, side: int | None, device: torch.device) -> None:

@@ -173,7 +173,11 @@ def open_onnx(path: Path, side: int | None) -> Backbone:
     size, count = height or side or SIDE, channels or 3
     mean, std = moments_of(body.properties()) or tuple([*each[:count]] for each in IMAGENET)
     shape = (count, size, size)
-    features = width_of(body, shape, str(path))
+    features, answer = width_of(body, shape, str(path)), tuple(body.answer(torch.zeros(1, *shape)).shape)
+    if features != answer[1]:  # a pooled map of 1 x 1 pixels is flattened
+        raise ConfigError(
+            f"net {path}: must answer with (B, D) features, got {answer}; export it with average pooling"
+        )
     return Backbone(body, str(path), shape, tuple(mean), tuple(std), features, note=note)
 
 
