@@ -176,6 +176,14 @@ def test_large_images_from_scratch_are_refused_on_a_cpu(tmp_path: Path) -> None:
         learn(tmp_path / "state", LearnRequest(photos, side=224, settings={"net.name": "resnet18"}), CPU)
 
 
+def test_a_side_that_takes_gigabytes_is_refused_before_anything_is_read(tmp_path: Path, net: str) -> None:
+    order = LearnRequest(tmp_path / "missing", side=1025, settings={"net.name": net})
+    with pytest.raises(ConfigError, match="--side must be at most 1,024 pixels, got 1,025"):
+        learn(tmp_path / "state", order, CPU)
+    with pytest.raises(ConfigError, match="--side must be at most 1,024 pixels"):
+        Learner(net, side=1025).learn(tmp_path / "missing")
+
+
 def test_without_the_extra_photos_are_learnt_from_scratch_and_the_gain_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from strongreplay.nets.published import EXTRA, is_installed
 
 PHOTO_SIDE = 64  # pixels; from here on a backbone is chosen if no net is named
 LARGEST_FROM_SCRATCH = 128  # pixels; a step on a CPU takes seconds above
+LARGEST = 1024  # pixels; a block of larger images takes gigabytes in a backbone
 USUAL = "efficientnet-lite0"
 WIDEST_SLDA = 8192  # features; their covariance takes 256 MB
 
@@ -29,7 +30,10 @@ class NetChoice:
         device: torch.device,
         tell: Callable[[str], None] = lambda text: None,
         cache: Path | None = None,
+        side: int | None = None,
     ) -> None:
+        if side is not None and side > LARGEST:
+            raise ConfigError(f"--side must be at most {LARGEST:,} pixels, got {side:,}; give --side 224")
         # None means "choose", except for settings that None turns off.
         self.settings = {
             key: value for key, value in settings.items() if value is not None or key in NONE_IS_OFF
