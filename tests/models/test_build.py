@@ -71,6 +71,11 @@ def test_images_must_be_square_unless_the_net_is_the_users() -> None:
         first_model(make_settings({"net.name": "own"}), chunk(1, 8, 8), CPU, nn.Identity())
 
 
+def test_an_unknown_net_may_be_meant_as_a_backbone() -> None:
+    with pytest.raises(ConfigError, match=r"did you mean 'efficientnet-lite0'.* FILE\.onnx, mine\.py"):
+        make_settings({"net.name": "efficientnet-lite1"})
+
+
 def test_a_covariance_of_too_many_features_is_refused() -> None:
     with pytest.raises(
         ConfigError, match=r"slda takes at most 8,192 features.* got 8,193; give --method ncm"

@@ -8,11 +8,12 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 
 from strongreplay.data.codec import Codec
 from strongreplay.data.user_data import Label
-from strongreplay.errors import ConfigError
+from strongreplay.errors import ConfigError, unknown
 from strongreplay.methods import METHODS, MethodConfig, MethodRow, method_row
 from strongreplay.models.budget import DEFAULT_MEMORY, Budget
 from strongreplay.nets import NETS
 from strongreplay.nets.backbones import is_backbone
+from strongreplay.nets.published import PUBLISHED
 from strongreplay.storage.records import flatten
 from strongreplay.training.settings import (
     NetConfig,
@@ -23,6 +24,7 @@ from strongreplay.training.settings import (
     net_faults,
 )
 
+BACKBONES = f"Backbones: {', '.join(PUBLISHED)}, timm:NAME, FILE.onnx, mine.py:factory; see: ser list nets"
 OWN = "own"  # the name of a net that is not in NETS: the user passes it to `Learner`
 DEFAULTS: dict[str, Any] = {
     "train.lr": 0.03,
@@ -185,6 +187,14 @@ def defaults_of(method: str, tune: str | None) -> dict[str, Any]:
     return defaults | (DEFAULTS_OF_HEAD if tune in ("nothing", "head") else {})
 
 
+def faults_of_net(net: NetConfig) -> list[str]:
+    if is_backbone(net.name):
+        return []
+    if net.name not in NETS:
+        return [str(unknown("net", net.name, [*NETS, *PUBLISHED], BACKBONES))]
+    return net_faults(net)
+
+
 def make_settings(settings: Mapping[str, Any]) -> ModelSettings:
     """From names such as learner.memory, method.alpha, net.name, train.epochs; reports all faults at once."""
     if settings.get("learner.method") == "auto":
@@ -205,7 +215,7 @@ def make_settings(settings: Mapping[str, Any]) -> ModelSettings:
     built, faults = build_sections(sections, defaults_of(name, settings.get("net.tune")) | dict(settings))
     faults += [f"{key} has no effect here: {why}" for key, why in IGNORED.items() if settings.get(key)]
     if isinstance(net := built.get("net"), NetConfig) and net.name not in ("auto", OWN):
-        faults += [] if is_backbone(net.name) else net_faults(net)
+        faults += faults_of_net(net)
     if faults:
         raise ConfigError("\n".join(faults))
     return ModelSettings(**built)
