@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from support.kept_models import CPU, ser
 from support.photos import COLOURS, write_photos
 
-from strongreplay.errors import ConfigError
+from strongreplay.errors import ConfigError, DataError
 from strongreplay.learner import Learner
 from strongreplay.models.choice import tuned_by
 from strongreplay.models.erasure import forget
@@ -33,6 +33,21 @@ def factory(input_shape, num_classes):
     net = nn.Sequential(body, nn.Flatten(), nn.Linear(6, num_classes))
     net.input_side = 24
     return net
+"""
+
+ROOT = """
+import torch
+from torch import nn
+
+class Root(nn.Module):
+    input_side = 24
+
+    def forward(self, inputs):
+        red, green, _ = inputs.mean((2, 3)).unbind(1)
+        return torch.stack([red, (red - green).sqrt()], 1)
+
+def factory(input_shape, num_classes):
+    return Root()
 """
 
 
@@ -174,6 +189,17 @@ def test_large_images_from_scratch_are_refused_on_a_cpu(tmp_path: Path) -> None:
     photos = write_photos(tmp_path / "a", ["red", "green"], 2)
     with pytest.raises(ConfigError, match="--side 224 from scratch takes seconds a step"):
         learn(tmp_path / "state", LearnRequest(photos, side=224, settings={"net.name": "resnet18"}), CPU)
+
+
+@pytest.mark.parametrize("method", ["slda", "ser"])
+def test_an_image_for_which_the_backbone_answers_nan_is_named(tmp_path: Path, method: str) -> None:
+    (tmp_path / "mine.py").write_text(ROOT)
+    net, data = f"{tmp_path / 'mine.py'}:factory", write_photos(tmp_path / "a", ["red", "green"], 4)
+    with pytest.raises(
+        DataError, match=r"green/00\.png: the backbone .* NaN .* for it and for 3 more images"
+    ):
+        teach(tmp_path / "state", data, net__name=net, net__tune="none" if method == "slda" else "head",
+              learner__method=method)  # fmt: skip
 
 
 def test_a_side_that_takes_gigabytes_is_refused_before_anything_is_read(tmp_path: Path, net: str) -> None:
