@@ -18,7 +18,7 @@ from strongreplay.models.features import FOLDER, FeatureCache, FeatureReader
 from strongreplay.models.inspect import evaluate_versions, read_status
 from strongreplay.models.learn import LearnOutcome, LearnRequest, learn
 from strongreplay.models.load import load_model
-from strongreplay.models.parts import parts_of
+from strongreplay.models.parts import model_of, parts_of
 from strongreplay.models.store import Store
 from strongreplay.nets import published
 from strongreplay.nets.backbones import open_backbone
@@ -189,6 +189,25 @@ def test_large_images_from_scratch_are_refused_on_a_cpu(tmp_path: Path) -> None:
     photos = write_photos(tmp_path / "a", ["red", "green"], 2)
     with pytest.raises(ConfigError, match="--side 224 from scratch takes seconds a step"):
         learn(tmp_path / "state", LearnRequest(photos, side=224, settings={"net.name": "resnet18"}), CPU)
+
+
+def test_edited_code_that_gives_other_features_is_refused(tmp_path: Path, net: str) -> None:
+    state, photos, said = tmp_path / "state", write_photos(tmp_path / "a", ["red", "green"]), Said()
+    teach(state, photos, net__name=net, net__tune="none")
+    file, number = tmp_path / "mine.py", len(list((state / FOLDER).iterdir()))
+    file.write_text(MINE.replace("import torch", "import torch  # edited"))
+    teach(state, photos, said)
+    assert any("was edited since" in line for line in said.lines)
+    assert any(line.startswith("features of 24 images by mine.py:factory in") for line in said.lines)
+    assert len(list((state / FOLDER).iterdir())) == number + 1
+    file.write_text(MINE.replace("nn.ReLU()", "nn.Tanh()"))
+    for words in (["learn"], ["evaluate"]):
+        told = ser(*words, state, "--data", photos)
+        assert told.code == 2
+        assert "gives other features now" in " ".join(told.err.split())
+    _, parts = Store(state).read()
+    del parts["model"]["backbone"]["probe"]  # as in older states
+    assert "was edited since" in model_of(parts, CPU).notes[0]
 
 
 @pytest.mark.parametrize("method", ["slda", "ser"])
