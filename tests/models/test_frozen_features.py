@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from support.graphs import write_graph
 from support.kept_models import CPU, ser
 from support.photos import COLOURS, write_photos
 
@@ -189,6 +190,28 @@ def test_large_images_from_scratch_are_refused_on_a_cpu(tmp_path: Path) -> None:
     photos = write_photos(tmp_path / "a", ["red", "green"], 2)
     with pytest.raises(ConfigError, match="--side 224 from scratch takes seconds a step"):
         learn(tmp_path / "state", LearnRequest(photos, side=224, settings={"net.name": "resnet18"}), CPU)
+
+
+def test_mean_and_deviation_of_a_graph_are_told_and_may_be_set(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    photos = write_photos(tmp_path / "a", ["red", "green"])
+    net = write_graph(tmp_path / "lite.onnx", "y = GlobalAveragePool (x)", "batch, 3, 1, 1")
+    said = ser("learn", tmp_path / "usual", "--data", photos, "--net", net)
+    assert "slda; 3 features; images with ImageNet's mean and deviation (others: net.mean" in said.err
+    state, moments = tmp_path / "own", ("--set", "net.mean=0,0,0", "--set", "net.std=0.5,0.5,0.5")
+    said = ser("learn", state, "--data", photos, "--net", net, *moments)
+    assert "ImageNet" not in said.err
+    _, model = load_model(Store(state), None, CPU)
+    assert torch.equal(
+        model.stored(torch.full((1, 3, 8, 8), 255, dtype=torch.uint8)), torch.full((1, 3), 2.0)
+    )
+    assert ser("learn", state, "--data", photos, "--again", *moments).code == 0
+    said = ser("learn", state, "--data", photos, "--again", "--set", "net.mean=1,1,1")
+    assert "net.mean was fixed as [0.0, 0.0, 0.0]" in said.err
+    wrong = ser("learn", tmp_path / "new", "--data", photos, "--net", net, "--set", "net.mean=0", "--set",
+                "net.std=1")  # fmt: skip
+    assert "a value for each channel, 3, got 1 and 1" in wrong.err
+    assert "belong together" in ser("learn", tmp_path / "new", "--data", photos, *moments[:2]).err
 
 
 def test_edited_code_that_gives_other_features_is_refused(tmp_path: Path, net: str) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from support.graphs import write_graph
 from torch import Tensor, nn
 
 from strongreplay.data.images import read_image
@@ -165,15 +166,6 @@ def test_an_onnx_graph_loses_its_head_and_answers_as_the_net(tmp_path: Path) -> 
     torch.testing.assert_close(again.body(inputs), net.body(inputs))
     with pytest.raises(ConfigError, match="takes images of side 8, got --side 16"):
         open_backbone(str(path), side=16)
-
-
-def write_graph(path: Path, body: str, answer: str) -> str:
-    """A graph of one operation or more from images of 3 x 8 x 8 to `y`."""
-    onnx = pytest.importorskip("onnx")
-    text = f"""<ir_version: 9, opset_import: ["" : 18]>
-    net (float[batch, 3, 8, 8] x) => (float[{answer}] y) {{ {body} }}"""
-    onnx.save(onnx.parser.parse_model(text), path)
-    return str(path)
 
 
 def test_a_graph_must_answer_with_one_row_of_features(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Which net, side and method a new model gets once the first images are known, and one line that says why."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ from strongreplay.data.convert import RequiredForm
 from strongreplay.errors import ConfigError
 from strongreplay.methods import method_row
 from strongreplay.models.features import FeatureCache, FeatureReader
-from strongreplay.models.settings import CLOSED_FORM, NONE_IS_OFF
-from strongreplay.nets.backbones import Backbone, is_backbone, open_backbone
+from strongreplay.models.settings import CLOSED_FORM, NONE_IS_OFF, KeptNetConfig, make_settings
+from strongreplay.nets.backbones import IMAGENET, ONNX, Backbone, is_backbone, open_backbone
 from strongreplay.nets.published import EXTRA, is_installed
 
 PHOTO_SIDE = 64  # pixels; from here on a backbone is chosen if no net is named
@@ -60,7 +61,7 @@ class NetChoice:
         if not is_backbone(name):
             check_side(name, form.side, self.device)
             return form
-        self.backbone = open_backbone(
+        backbone = open_backbone(
             name,
             weights=self.settings.get("net.weights"),
             side=form.side,
@@ -68,6 +69,7 @@ class NetChoice:
             head=self.settings.get("net.head"),
             seed=int(self.settings.get("learner.seed", 0)),
         )
+        self.backbone = with_moments(backbone, make_settings(self.settings | {"net.name": name}).net)
         tune = tuned_by(name, method, self.settings.get("net.tune"))
         method = method or ("ser" if tune != "none" else "slda")
         check_width(method, self.backbone.num_features)
@@ -87,8 +89,26 @@ class NetChoice:
         assert self.backbone is not None
         size, why = self.backbone.shape[1], f"because the photos have {side} pixels"
         chosen = f"{Path(name).name} ({size} px{', frozen' if tune != 'all' else ''}) with {method}"
-        note = f"; {self.backbone.note}" if self.backbone.note else ""
-        return f"net and method: {chosen}{f', {why}' if self.named == 'auto' else ''}{note}"
+        notes = [self.backbone.note] if self.backbone.note else []
+        if name.lower().endswith(ONNX):
+            notes.append(f"{self.backbone.num_features:,} features")
+            usual = tuple(each[: self.backbone.shape[0]] for each in IMAGENET)
+            if (self.backbone.mean, self.backbone.std) == usual:
+                notes.append("images with ImageNet's mean and deviation (others: net.mean, net.std)")
+        return "; ".join([f"net and method: {chosen}{f', {why}' if self.named == 'auto' else ''}", *notes])
+
+
+def with_moments(backbone: Backbone, net: KeptNetConfig) -> Backbone:
+    """The backbone with other mean and deviation of images, if they are set."""
+    if net.mean is None or net.std is None:
+        return backbone
+    channels = backbone.shape[0]
+    if not len(net.mean) == len(net.std) == channels:
+        raise ConfigError(
+            f"net.mean and net.std must have a value for each channel, {channels}, got {len(net.mean)} and "
+            f"{len(net.std)}"
+        )
+    return replace(backbone, mean=net.mean, std=net.std)
 
 
 def tuned_by(name: str, method: str | None, tune: str | None) -> str:

@@ -106,7 +106,17 @@ class KeptNetConfig(NetConfig):
     body_rate: float | None = Field(
         None, gt=0, description="rate of the body as a multiple of train.lr, with tune=all; none: 0.1"
     )
-    added: ClassVar[frozenset[str]] = frozenset({"head", "tune", "weights", "body_rate"})
+    mean: tuple[float, ...] | None = Field(
+        None, description="backbones only: mean of each channel in [0, 1]; none: the backbone's"
+    )
+    std: tuple[Annotated[float, Field(gt=0)], ...] | None = Field(None, description="deviation; needs mean")
+    added: ClassVar[frozenset[str]] = frozenset({"head", "tune", "weights", "body_rate", "mean", "std"})
+
+    @model_validator(mode="after")
+    def check_pair(self) -> Self:
+        if (self.mean is None) != (self.std is None):
+            raise ValueError("net.mean and net.std belong together; give both or none")
+        return self
 
     @property
     def options(self) -> dict[str, Any]:
