@@ -18,7 +18,8 @@ from strongreplay.errors import ConfigError, DataError
 from strongreplay.learner import Learner, Refused
 from strongreplay.methods import METHODS
 from strongreplay.models.parts import sample_bytes
-from strongreplay.nets import seeded_init
+from strongreplay.models.settings import CLOSED_FORM
+from strongreplay.nets import build_net, seeded_init
 from strongreplay.protocol import derive_generator
 from strongreplay.runs.run import StreamTrainer
 
@@ -53,8 +54,11 @@ def test_a_learner_with_a_fixed_head_learns_what_a_run_does_to_the_bit(name: str
     config = resolve("split-digits", name, 20, settings={"train.epochs": 1})
     trainer = StreamTrainer(config, None, torch.device("cpu"))
     trainer.go()
+    net: str | nn.Module = config.net.name
+    if name in CLOSED_FORM:  # a random net by name would be refused
+        net = build_net(config.net.name, (1, 8, 8), 10, derive_generator(0, "net"), **config.net.options)
     learner = Learner(
-        **QUICK | {"lr": config.train.lr, "batch_size": config.train.batch_size, "net": config.net.name},
+        **QUICK | {"lr": config.train.lr, "batch_size": config.train.batch_size, "net": net},
         method=name,
         memory=20,
         epochs=1,

@@ -161,7 +161,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not isinstance(self.net, nn.Module):
             given = self._given()
             make_settings(given)  # report faults before the data are read
-            self._choice = NetChoice(given, find_device(self.device), listener.on_message)
+            self._choice = NetChoice(given, find_device(self.device), listener.on_message, side=self.side)
         chunk = read_chunk(
             data,
             labels,

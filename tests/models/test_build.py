@@ -71,6 +71,34 @@ def test_images_must_be_square_unless_the_net_is_the_users() -> None:
         first_model(make_settings({"net.name": "own"}), chunk(1, 8, 8), CPU, nn.Identity())
 
 
+def test_an_unknown_net_may_be_meant_as_a_backbone() -> None:
+    with pytest.raises(ConfigError, match=r"did you mean 'efficientnet-lite0'.* FILE\.onnx, mine\.py"):
+        make_settings({"net.name": "efficientnet-lite1"})
+
+
+def test_a_covariance_of_too_many_features_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"slda takes at most 8,192 features.* got 8,193; give --method ncm"
+    ):
+        first_model(make_settings({"learner.method": "slda", "net.name": "linear"}), chunk(8193), CPU)
+    assert first_model(make_settings({"learner.method": "ncm", "net.name": "linear"}), chunk(8193), CPU)
+
+
+@pytest.mark.parametrize("name", ["auto", "cnn"])
+def test_a_head_that_is_computed_takes_no_features_of_a_random_net(name: str) -> None:
+    settings = make_settings({"learner.method": "slda", "net.name": name})
+    with pytest.raises(ConfigError, match="a new cnn is not trained; give --net efficientnet-lite0"):
+        first_model(settings, chunk(1, 8, 8), CPU)
+    assert first_model(settings, chunk(1, 8, 8), CPU, nn.Flatten()).head_size == 12
+
+
+@pytest.mark.parametrize("shape", [(5,), (1, 8, 8)])
+def test_a_head_is_computed_from_samples_as_they_are(shape: tuple[int, ...]) -> None:
+    name = "auto" if len(shape) == 1 else "linear"
+    model = first_model(make_settings({"learner.method": "ncm", "net.name": name}), chunk(*shape), CPU)
+    assert model.settings.net.name == "linear"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["l2p", "dualprompt", "ser"])
 def test_a_vit_with_weights_of_a_file_is_loaded_again_without_the_file(method: str, tmp_path: Path) -> None:

@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file
+from support.graphs import write_graph
 from support.kept_models import CPU, ser
+from support.photos import COLOURS, write_photos
 
-from strongreplay.errors import ConfigError
+from strongreplay.errors import ConfigError, DataError
 from strongreplay.learner import Learner
 from strongreplay.models.choice import tuned_by
 from strongreplay.models.erasure import forget
@@ -18,13 +19,12 @@ from strongreplay.models.features import FOLDER, FeatureCache, FeatureReader
 from strongreplay.models.inspect import evaluate_versions, read_status
 from strongreplay.models.learn import LearnOutcome, LearnRequest, learn
 from strongreplay.models.load import load_model
-from strongreplay.models.parts import parts_of
+from strongreplay.models.parts import model_of, parts_of
 from strongreplay.models.store import Store
 from strongreplay.nets import published
 from strongreplay.nets.backbones import open_backbone
 from strongreplay.training.events import Listener
 
-COLOURS = {"red": (200, 40, 40), "green": (40, 200, 40), "blue": (40, 40, 200)}
 MINE = """
 import torch
 from torch import nn
@@ -36,21 +36,26 @@ def factory(input_shape, num_classes):
     return net
 """
 
+ROOT = """
+import torch
+from torch import nn
+
+class Root(nn.Module):
+    input_side = 24
+
+    def forward(self, inputs):
+        red, green, _ = inputs.mean((2, 3)).unbind(1)
+        return torch.stack([red, (red - green).sqrt()], 1)
+
+def factory(input_shape, num_classes):
+    return Root()
+"""
+
 
 @pytest.fixture
 def net(tmp_path: Path) -> str:
     (tmp_path / "mine.py").write_text(MINE)
     return f"{tmp_path / 'mine.py'}:factory"
-
-
-def write_photos(folder: Path, names: list[str], count: int = 12, side: int = 40, seed: int = 0) -> Path:
-    draws = np.random.default_rng(seed)
-    for name in names:
-        (folder / name).mkdir(parents=True)
-        for number in range(count):
-            pixels = np.array(COLOURS[name]) + draws.integers(-35, 35, (side, side, 3))
-            Image.fromarray(pixels.astype(np.uint8)).save(folder / name / f"{number:02d}.png")
-    return folder
 
 
 class Said(Listener):
@@ -185,6 +190,66 @@ def test_large_images_from_scratch_are_refused_on_a_cpu(tmp_path: Path) -> None:
     photos = write_photos(tmp_path / "a", ["red", "green"], 2)
     with pytest.raises(ConfigError, match="--side 224 from scratch takes seconds a step"):
         learn(tmp_path / "state", LearnRequest(photos, side=224, settings={"net.name": "resnet18"}), CPU)
+
+
+def test_mean_and_deviation_of_a_graph_are_told_and_may_be_set(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    photos = write_photos(tmp_path / "a", ["red", "green"])
+    net = write_graph(tmp_path / "lite.onnx", "y = GlobalAveragePool (x)", "batch, 3, 1, 1")
+    said = ser("learn", tmp_path / "usual", "--data", photos, "--net", net)
+    assert "slda; 3 features; images with ImageNet's mean and deviation (others: net.mean" in said.err
+    state, moments = tmp_path / "own", ("--set", "net.mean=0,0,0", "--set", "net.std=0.5,0.5,0.5")
+    said = ser("learn", state, "--data", photos, "--net", net, *moments)
+    assert "ImageNet" not in said.err
+    _, model = load_model(Store(state), None, CPU)
+    assert torch.equal(
+        model.stored(torch.full((1, 3, 8, 8), 255, dtype=torch.uint8)), torch.full((1, 3), 2.0)
+    )
+    assert ser("learn", state, "--data", photos, "--again", *moments).code == 0
+    said = ser("learn", state, "--data", photos, "--again", "--set", "net.mean=1,1,1")
+    assert "net.mean was fixed as [0.0, 0.0, 0.0]" in said.err
+    wrong = ser("learn", tmp_path / "new", "--data", photos, "--net", net, "--set", "net.mean=0", "--set",
+                "net.std=1")  # fmt: skip
+    assert "a value for each channel, 3, got 1 and 1" in wrong.err
+    assert "belong together" in ser("learn", tmp_path / "new", "--data", photos, *moments[:2]).err
+
+
+def test_edited_code_that_gives_other_features_is_refused(tmp_path: Path, net: str) -> None:
+    state, photos, said = tmp_path / "state", write_photos(tmp_path / "a", ["red", "green"]), Said()
+    teach(state, photos, net__name=net, net__tune="none")
+    file, number = tmp_path / "mine.py", len(list((state / FOLDER).iterdir()))
+    file.write_text(MINE.replace("import torch", "import torch  # edited"))
+    teach(state, photos, said)
+    assert any("was edited since" in line for line in said.lines)
+    assert any(line.startswith("features of 24 images by mine.py:factory in") for line in said.lines)
+    assert len(list((state / FOLDER).iterdir())) == number + 1
+    file.write_text(MINE.replace("nn.ReLU()", "nn.Tanh()"))
+    for words in (["learn"], ["evaluate"]):
+        told = ser(*words, state, "--data", photos)
+        assert told.code == 2
+        assert "gives other features now" in " ".join(told.err.split())
+    _, parts = Store(state).read()
+    del parts["model"]["backbone"]["probe"]  # as in older states
+    assert "was edited since" in model_of(parts, CPU).notes[0]
+
+
+@pytest.mark.parametrize("method", ["slda", "ser"])
+def test_an_image_for_which_the_backbone_answers_nan_is_named(tmp_path: Path, method: str) -> None:
+    (tmp_path / "mine.py").write_text(ROOT)
+    net, data = f"{tmp_path / 'mine.py'}:factory", write_photos(tmp_path / "a", ["red", "green"], 4)
+    with pytest.raises(
+        DataError, match=r"green/00\.png: the backbone .* NaN .* for it and for 3 more images"
+    ):
+        teach(tmp_path / "state", data, net__name=net, net__tune="none" if method == "slda" else "head",
+              learner__method=method)  # fmt: skip
+
+
+def test_a_side_that_takes_gigabytes_is_refused_before_anything_is_read(tmp_path: Path, net: str) -> None:
+    order = LearnRequest(tmp_path / "missing", side=1025, settings={"net.name": net})
+    with pytest.raises(ConfigError, match="--side must be at most 1,024 pixels, got 1,025"):
+        learn(tmp_path / "state", order, CPU)
+    with pytest.raises(ConfigError, match="--side must be at most 1,024 pixels"):
+        Learner(net, side=1025).learn(tmp_path / "missing")
 
 
 def test_without_the_extra_photos_are_learnt_from_scratch_and_the_gain_is_told(

@@ -1,8 +1,10 @@
 """The guard set: unknown classes are left out, and samples that are learnt too are reported."""
 
+import pytest
 import torch
 
 from strongreplay.data.user_data import Chunk
+from strongreplay.errors import DataError
 from strongreplay.models.guard import usable_guard
 
 IMAGES = torch.arange(3, dtype=torch.uint8).view(3, 1, 1, 1).expand(3, 1, 4, 4).contiguous()
@@ -19,6 +21,11 @@ def test_unknown_classes_are_left_out_and_said() -> None:
     guard, notes = usable_guard(GUARD, {"b"}, [])
     assert guard.sources == ("1.png",)
     assert notes == ["guard: 2 unknown classes are left out (a, c)"]
+
+
+def test_a_guard_without_any_known_class_is_refused() -> None:
+    with pytest.raises(DataError, match="got only a, b, c; look at the labels, or leave the guard out"):
+        usable_guard(GUARD, {"d"}, [])
 
 
 def test_pictures_that_are_learnt_too_are_said() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from support.graphs import write_graph
 from torch import Tensor, nn
 
 from strongreplay.data.images import read_image
@@ -165,6 +166,15 @@ def test_an_onnx_graph_loses_its_head_and_answers_as_the_net(tmp_path: Path) -> 
     torch.testing.assert_close(again.body(inputs), net.body(inputs))
     with pytest.raises(ConfigError, match="takes images of side 8, got --side 16"):
         open_backbone(str(path), side=16)
+
+
+def test_a_graph_must_answer_with_one_row_of_features(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    maps = write_graph(tmp_path / "maps.onnx", "y = Relu (x)", "batch, 3, 8, 8")
+    with pytest.raises(ConfigError, match=r"must answer with \(B, D\) features, got \(1, 3, 8, 8\); export"):
+        open_backbone(maps)
+    pooled = write_graph(tmp_path / "pooled.onnx", "y = GlobalAveragePool (x)", "batch, 3, 1, 1")
+    assert open_backbone(pooled).num_features == 3
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,15 @@
 """The net of LVT: parameter counts, attention against loops written out, dropout, and how it starts."""
 
 from copy import deepcopy
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from support.tiny_stream import weights
 from torch import Tensor, nn
 
+from strongreplay.learner import Learner
 from strongreplay.nets import build_net
 from strongreplay.nets.lvt import (
     Dropout,
@@ -272,3 +275,15 @@ def test_any_width_survives_training(width: int) -> None:
     for _ in range(2):
         net(draw(4, 3, 16, 16)).sum().backward()
     assert weights(net).isfinite().all()
+
+
+@pytest.mark.slow
+def test_a_kept_model_on_it_gets_more_classes_and_is_saved(tmp_path: Path) -> None:
+    images = torch.randint(256, (24, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator())
+    learner = Learner(net="lvt", epochs=1, settings={"net.width": 16})
+    learner.learn(images, ["a", "b"] * 12)
+    learner.learn(255 - images, ["c", "d"] * 12)
+    learner.save(tmp_path / "kept")
+    again = Learner.load(tmp_path / "kept")
+    assert np.array_equal(again.predict_proba(images), learner.predict_proba(images))
+    assert again.classes_.tolist() == list("abcd")

@@ -3,6 +3,7 @@
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
+from math import prod
 
 import torch
 from torch import nn
@@ -12,15 +13,17 @@ from strongreplay.data.views import moments
 from strongreplay.errors import ConfigError, DataError
 from strongreplay.memory import Memory
 from strongreplay.methods import Method, method_row
+from strongreplay.models.choice import USUAL, check_width
 from strongreplay.models.held_out import no_samples
 from strongreplay.models.model import Model
 from strongreplay.models.samples import SampleIndex
-from strongreplay.models.settings import OWN, ModelSettings
+from strongreplay.models.settings import CLOSED_FORM, OWN, ModelSettings
 from strongreplay.models.views import choose_moments, plain_view, training_view
 from strongreplay.nets import Classifier, GrowingHead, build_net, seeded_init
 from strongreplay.nets.backbones import Backbone, is_backbone
 from strongreplay.nets.choice import choose_net
 from strongreplay.nets.heads import body_of
+from strongreplay.nets.published import EXTRA
 from strongreplay.nets.vit import EXPANSION, Form
 from strongreplay.protocol import Problem, derive_generator
 
@@ -47,15 +50,37 @@ def first_model(
         mean, std = choose_moments(settings, chunk.inputs)
     if len(shape) == 3 and shape[1] != shape[2] and own_net is None:
         raise DataError(f"images must be square, got {shape[2]} x {shape[1]} pixels; give a side")
-    if settings.net.name == "auto":
-        named = method_row(settings.learner.method).net  # by a method that needs it
-        chosen = {"name": named} if named else choose_net(shape, settings.net.width)
-        settings = replace(settings, net=settings.net.model_copy(update=chosen))
+    settings = with_net_name(settings, shape)
+    if settings.net.name == "linear":
+        check_width(settings.learner.method, prod(shape))
     classes = settings.learner.classes
     num_classes = len(classes) if classes is not None else len(set(chunk.labels)) + settings.learner.reserve
     if settings.net.weights is not None and backbone is None and own_net is None:
         settings, own_net = with_weights(settings, shape, num_classes)
+    if backbone is None and own_net is None:
+        check_trained(settings)
     return new_model(settings, shape, mean, std, device, num_classes, 1, own_net, backbone)
+
+
+def with_net_name(settings: ModelSettings, shape: tuple[int, ...]) -> ModelSettings:
+    """The settings, and with `auto` the net that suits the method and the samples."""
+    if settings.net.name != "auto":
+        return settings
+    named = method_row(settings.learner.method).net  # by a method that needs it
+    if settings.learner.method in CLOSED_FORM and len(shape) == 1:
+        named = "linear"  # the samples are the features
+    chosen = {"name": named} if named else choose_net(shape, settings.net.width)
+    return replace(settings, net=settings.net.model_copy(update=chosen))
+
+
+def check_trained(settings: ModelSettings) -> None:
+    """Refuse a method that trains no body on a new net, whose features would be random."""
+    if settings.learner.method in CLOSED_FORM and settings.net.name != "linear":
+        raise ConfigError(
+            f"{settings.learner.method} computes its head from features of a trained net, and a new "
+            f"{settings.net.name} is not trained; give --net {USUAL} ({EXTRA}) or another backbone, --net "
+            "linear for the pixels themselves, or --method ser"
+        )
 
 
 def with_weights(

@@ -1,6 +1,7 @@
 """Which net, side and method a new model gets once the first images are known, and one line that says why."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,15 @@ from strongreplay.data.convert import RequiredForm
 from strongreplay.errors import ConfigError
 from strongreplay.methods import method_row
 from strongreplay.models.features import FeatureCache, FeatureReader
-from strongreplay.models.settings import CLOSED_FORM, NONE_IS_OFF
-from strongreplay.nets.backbones import Backbone, is_backbone, open_backbone
+from strongreplay.models.settings import CLOSED_FORM, NONE_IS_OFF, KeptNetConfig, make_settings
+from strongreplay.nets.backbones import IMAGENET, ONNX, Backbone, is_backbone, open_backbone
 from strongreplay.nets.published import EXTRA, is_installed
 
 PHOTO_SIDE = 64  # pixels; from here on a backbone is chosen if no net is named
 LARGEST_FROM_SCRATCH = 128  # pixels; a step on a CPU takes seconds above
+LARGEST = 1024  # pixels; a block of larger images takes gigabytes in a backbone
 USUAL = "efficientnet-lite0"
+WIDEST_SLDA = 8192  # features; their covariance takes 256 MB
 
 
 class NetChoice:
@@ -28,7 +31,10 @@ class NetChoice:
         device: torch.device,
         tell: Callable[[str], None] = lambda text: None,
         cache: Path | None = None,
+        side: int | None = None,
     ) -> None:
+        if side is not None and side > LARGEST:
+            raise ConfigError(f"--side must be at most {LARGEST:,} pixels, got {side:,}; give --side 224")
         # None means "choose", except for settings that None turns off.
         self.settings = {
             key: value for key, value in settings.items() if value is not None or key in NONE_IS_OFF
@@ -55,7 +61,7 @@ class NetChoice:
         if not is_backbone(name):
             check_side(name, form.side, self.device)
             return form
-        self.backbone = open_backbone(
+        backbone = open_backbone(
             name,
             weights=self.settings.get("net.weights"),
             side=form.side,
@@ -63,8 +69,10 @@ class NetChoice:
             head=self.settings.get("net.head"),
             seed=int(self.settings.get("learner.seed", 0)),
         )
+        self.backbone = with_moments(backbone, make_settings(self.settings | {"net.name": name}).net)
         tune = tuned_by(name, method, self.settings.get("net.tune"))
         method = method or ("ser" if tune != "none" else "slda")
+        check_width(method, self.backbone.num_features)
         self.settings |= {"net.name": self.backbone.name, "net.tune": tune, "learner.method": method}
         channels, size = self.backbone.shape[:2]
         if form.channels not in (None, channels):
@@ -81,8 +89,26 @@ class NetChoice:
         assert self.backbone is not None
         size, why = self.backbone.shape[1], f"because the photos have {side} pixels"
         chosen = f"{Path(name).name} ({size} px{', frozen' if tune != 'all' else ''}) with {method}"
-        note = f"; {self.backbone.note}" if self.backbone.note else ""
-        return f"net and method: {chosen}{f', {why}' if self.named == 'auto' else ''}{note}"
+        notes = [self.backbone.note] if self.backbone.note else []
+        if name.lower().endswith(ONNX):
+            notes.append(f"{self.backbone.num_features:,} features")
+            usual = tuple(each[: self.backbone.shape[0]] for each in IMAGENET)
+            if (self.backbone.mean, self.backbone.std) == usual:
+                notes.append("images with ImageNet's mean and deviation (others: net.mean, net.std)")
+        return "; ".join([f"net and method: {chosen}{f', {why}' if self.named == 'auto' else ''}", *notes])
+
+
+def with_moments(backbone: Backbone, net: KeptNetConfig) -> Backbone:
+    """The backbone with other mean and deviation of images, if they are set."""
+    if net.mean is None or net.std is None:
+        return backbone
+    channels = backbone.shape[0]
+    if not len(net.mean) == len(net.std) == channels:
+        raise ConfigError(
+            f"net.mean and net.std must have a value for each channel, {channels}, got {len(net.mean)} and "
+            f"{len(net.std)}"
+        )
+    return replace(backbone, mean=net.mean, std=net.std)
 
 
 def tuned_by(name: str, method: str | None, tune: str | None) -> str:
@@ -103,6 +129,14 @@ def tuned_by(name: str, method: str | None, tune: str | None) -> str:
     if tune == "all" and name.lower().endswith(".onnx"):
         raise ConfigError("--tune all: an ONNX graph can't be trained; give --tune head, or none")
     return tune
+
+
+def check_width(method: str, num_features: int) -> None:
+    if method == "slda" and num_features > WIDEST_SLDA:
+        raise ConfigError(
+            f"slda takes at most {WIDEST_SLDA:,} features, whose covariance is 256 MB, got {num_features:,}; "
+            "give --method ncm, or a net with fewer"
+        )
 
 
 def check_side(name: str, side: int | None, device: torch.device) -> None:

@@ -55,7 +55,7 @@ def answering_net(model: Model) -> nn.Module:
     net: nn.Module = deepcopy(chosen.copy if isinstance(chosen, AveragedNet) else chosen)
     head, num_classes = net.head, len(model.labels)
     assert isinstance(head, nn.Linear)
+    bias = None if head.bias is None else nn.Parameter(head.bias[:num_classes].detach())
     net.head = nn.Linear(head.in_features, num_classes, device="meta")  # on "meta", no weights are drawn
-    net.head.weight = nn.Parameter(head.weight[:num_classes].detach())
-    net.head.bias = nn.Parameter(head.bias[:num_classes].detach())
+    net.head.weight, net.head.bias = nn.Parameter(head.weight[:num_classes].detach()), bias
     return net

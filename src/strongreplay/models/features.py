@@ -14,8 +14,9 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from strongreplay.data.rows import BLOCK_SIZE
-from strongreplay.data.user_data import digests
+from strongreplay.data.user_data import Chunk, digests
 from strongreplay.data.views import normalise
+from strongreplay.errors import DataError
 from strongreplay.nets.backbones import Backbone
 from strongreplay.storage import files
 
@@ -68,6 +69,16 @@ class FeatureReader:
         found = f", {self.num_found} were in the cache" if self.num_found else ""
         made = f"features of {self.num_computed} images by {Path(self.backbone.name).name}"
         return f"{made} in {self.seconds:.1f} s, {rate:.0f} a second{found}"
+
+
+def check_finite(chunk: Chunk, backbone: Backbone) -> None:
+    """Raise a DataError that names an image whose features are not finite."""
+    if broken := (~chunk.inputs.isfinite().all(1)).nonzero().flatten().tolist():
+        more = f" and for {len(broken) - 1} more images" if len(broken) > 1 else ""
+        raise DataError(
+            f"{chunk.sources[broken[0]]}: the backbone {Path(backbone.name).name} answers with NaN or "
+            f"infinite features for it{more}; take them out, or use another backbone"
+        )
 
 
 class FeatureCache:

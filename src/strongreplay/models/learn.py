@@ -100,7 +100,7 @@ class StoredUpdate:
             self.chunk = self.read(self.parts.train)
         else:
             make_settings(order.settings)  # faults are told before the data are read
-            choice = NetChoice(order.settings, device, listener.on_message, store.folder / FOLDER)
+            choice = NetChoice(order.settings, device, listener.on_message, store.folder / FOLDER, order.side)
             chunk = read_chunk(
                 self.parts.train,
                 side=order.side,

@@ -8,11 +8,12 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 
 from strongreplay.data.codec import Codec
 from strongreplay.data.user_data import Label
-from strongreplay.errors import ConfigError
+from strongreplay.errors import ConfigError, unknown
 from strongreplay.methods import METHODS, MethodConfig, MethodRow, method_row
 from strongreplay.models.budget import DEFAULT_MEMORY, Budget
 from strongreplay.nets import NETS
 from strongreplay.nets.backbones import is_backbone
+from strongreplay.nets.published import PUBLISHED
 from strongreplay.storage.records import flatten
 from strongreplay.training.settings import (
     NetConfig,
@@ -23,6 +24,7 @@ from strongreplay.training.settings import (
     net_faults,
 )
 
+BACKBONES = f"Backbones: {', '.join(PUBLISHED)}, timm:NAME, FILE.onnx, mine.py:factory; see: ser list nets"
 OWN = "own"  # the name of a net that is not in NETS: the user passes it to `Learner`
 DEFAULTS: dict[str, Any] = {
     "train.lr": 0.03,
@@ -104,7 +106,17 @@ class KeptNetConfig(NetConfig):
     body_rate: float | None = Field(
         None, gt=0, description="rate of the body as a multiple of train.lr, with tune=all; none: 0.1"
     )
-    added: ClassVar[frozenset[str]] = frozenset({"head", "tune", "weights", "body_rate"})
+    mean: tuple[float, ...] | None = Field(
+        None, description="backbones only: mean of each channel in [0, 1]; none: the backbone's"
+    )
+    std: tuple[Annotated[float, Field(gt=0)], ...] | None = Field(None, description="deviation; needs mean")
+    added: ClassVar[frozenset[str]] = frozenset({"head", "tune", "weights", "body_rate", "mean", "std"})
+
+    @model_validator(mode="after")
+    def check_pair(self) -> Self:
+        if (self.mean is None) != (self.std is None):
+            raise ValueError("net.mean and net.std belong together; give both or none")
+        return self
 
     @property
     def options(self) -> dict[str, Any]:
@@ -139,10 +151,11 @@ class ModelSettings:
         if method != self.learner.method:  # checked first: another method has other settings
             raise ConfigError(fixed_as("learner.method", self.learner.method, method))
         other = make_settings(UNSET | held | dict(settings))
+        asked = flatten(other.to_dict())
         faults = [
-            fixed_as(key, held[key], value)
-            for key, value in flatten(other.to_dict()).items()
-            if value != held.get(key) and (key in FIXED or not key.startswith(CHANGEABLE))
+            fixed_as(key, held.get(key), asked.get(key))
+            for key in held | asked
+            if asked.get(key) != held.get(key) and (key in FIXED or not key.startswith(CHANGEABLE))
         ]
         if faults:
             raise ConfigError("\n".join(faults))
@@ -184,6 +197,14 @@ def defaults_of(method: str, tune: str | None) -> dict[str, Any]:
     return defaults | (DEFAULTS_OF_HEAD if tune in ("nothing", "head") else {})
 
 
+def faults_of_net(net: NetConfig) -> list[str]:
+    if is_backbone(net.name):
+        return []
+    if net.name not in NETS:
+        return [str(unknown("net", net.name, [*NETS, *PUBLISHED], BACKBONES))]
+    return net_faults(net)
+
+
 def make_settings(settings: Mapping[str, Any]) -> ModelSettings:
     """From names such as learner.memory, method.alpha, net.name, train.epochs; reports all faults at once."""
     if settings.get("learner.method") == "auto":
@@ -204,7 +225,7 @@ def make_settings(settings: Mapping[str, Any]) -> ModelSettings:
     built, faults = build_sections(sections, defaults_of(name, settings.get("net.tune")) | dict(settings))
     faults += [f"{key} has no effect here: {why}" for key, why in IGNORED.items() if settings.get(key)]
     if isinstance(net := built.get("net"), NetConfig) and net.name not in ("auto", OWN):
-        faults += [] if is_backbone(net.name) else net_faults(net)
+        faults += faults_of_net(net)
     if faults:
         raise ConfigError("\n".join(faults))
     return ModelSettings(**built)

@@ -19,6 +19,7 @@ from strongreplay.models.capacity import drop_rows_over_budget, make_room
 from strongreplay.models.complete import complete_logits
 from strongreplay.models.correct import correction_phases
 from strongreplay.models.duplicates import compare_with_past, rank_samples
+from strongreplay.models.features import check_finite
 from strongreplay.models.gate import (
     GUARD,
     HELD_OUT,
@@ -82,6 +83,8 @@ class Update:
     ) -> None:
         chunk = replace(chunk, inputs=model.stored(chunk.inputs))
         guard = guard and replace(guard, inputs=model.stored(guard.inputs))
+        if model.reader:
+            check_finite(chunk, model.reader.backbone)
         if tuple(chunk.inputs.shape[1:]) != model.stored_shape:
             raise DataError(
                 f"the model takes samples of shape {model.shape}, got {tuple(chunk.inputs.shape[1:])}; "

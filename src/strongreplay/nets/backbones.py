@@ -6,12 +6,11 @@ framework, `mine.py:factory` from a user's code. Side and normalisation of the i
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load
 from torch import Tensor, nn
 
 from strongreplay.errors import ConfigError
@@ -19,12 +18,12 @@ from strongreplay.extensions import is_path
 from strongreplay.nets.heads import ask, body_of
 from strongreplay.nets.onnx_body import OnnxBody, moments_of, read_onnx
 from strongreplay.nets.published import PUBLISHED, published_weights
+from strongreplay.nets.vit_weights import read_file, read_tensors
 from strongreplay.storage import files
 
 TIMM, ONNX = "timm:", ".onnx"
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # mean and deviation that most nets were trained with
 SIDE = 224  # where a backbone names none
-MOST_BYTES = 1 << 33  # of a file of weights
 
 
 @dataclass(frozen=True)
@@ -40,9 +39,15 @@ class Backbone:
     source_hash: str | None = None  # of a user's file
     head: str | None = None  # the layer that a user named as the head
     note: str | None = None
+    probe: Tensor | None = None  # the features of two drawn images, by which edited code is judged
+    found_hash: str | None = None  # of a user's file, if it was edited since
 
     @property
     def about(self) -> dict[str, Any]:
+        return self.described | ({} if self.probe is None else {"probe": self.probe})
+
+    @property
+    def described(self) -> dict[str, Any]:
         return {
             "name": self.name,
             "shape": list(self.shape),
@@ -55,9 +60,10 @@ class Backbone:
 
     @property
     def key(self) -> str:
-        """Names the features: another body, weights or side give another key."""
+        """Names the features: another body, code, weights or side give another key."""
         tensors = [files.sha256(value.cpu().numpy().tobytes()) for value in self.body.state_dict().values()]
-        return files.sha256(json.dumps([self.about, tensors]).encode())[:16]
+        code = {"source_hash": self.found_hash or self.source_hash}
+        return files.sha256(json.dumps([self.described | code, tensors]).encode())[:16]
 
 
 def is_backbone(name: str) -> bool:
@@ -87,7 +93,7 @@ def open_backbone(
 def rebuild_backbone(about: Mapping[str, Any], weights: Mapping[str, Tensor] | None = None) -> Backbone:
     """The backbone of a state; without `weights` its body has those of a new net."""
     name, shape = str(about["name"]), tuple(about["shape"])
-    note, source_hash = None, about["source_hash"]
+    found = source_hash = about["source_hash"]
     if name in PUBLISHED:
         body: nn.Module = PUBLISHED[name].build()
     elif name.startswith(TIMM):
@@ -96,11 +102,6 @@ def rebuild_backbone(about: Mapping[str, Any], weights: Mapping[str, Tensor] | N
         body = OnnxBody()
     else:
         body, _, found = user_body(name, shape, about["head"], 0)
-        if found != source_hash:
-            note = (
-                f"{name.rpartition(':')[0]} was edited since the model was made (source {source_hash}, now "
-                f"{found}); the stored weights are used with the new code"
-            )
     if weights is not None:
         try:
             body.load_state_dict(dict(weights))
@@ -109,10 +110,33 @@ def rebuild_backbone(about: Mapping[str, Any], weights: Mapping[str, Tensor] | N
             raise ConfigError(
                 f"net {name}: the stored weights do not fit its code ({reason[:200]})"
             ) from None
-    moments = tuple(about["mean"]), tuple(about["std"])
-    return Backbone(
-        body.eval(), name, shape, *moments, about["num_features"], source_hash, about["head"], note
+    made = Backbone(
+        body.eval(), name, shape, tuple(about["mean"]), tuple(about["std"]), about["num_features"],
+        source_hash, about["head"], probe=about.get("probe"),
+    )  # fmt: skip
+    return made if found == source_hash else with_edited_code(made, found, is_whole=weights is not None)
+
+
+def with_edited_code(made: Backbone, found: str | None, is_whole: bool) -> Backbone:
+    """The backbone with a note that its file was edited; an error if the features are others now."""
+    edited = (
+        f"{made.name.rpartition(':')[0]} was edited since the model was made (source {made.source_hash}, now "
+        f"{found})"
     )
+    if is_whole and made.probe is not None:
+        now = probe(made.body, made.shape, made.name)
+        if now.shape != made.probe.shape or not torch.allclose(now, made.probe, rtol=1e-3, atol=1e-4):
+            raise ConfigError(
+                f"{edited}, and gives other features now; the model knows those of before: put the old code "
+                "back, or start a new model"
+            )
+    note = f"{edited}; the stored weights are used with the new code"
+    return replace(made, note=note, found_hash=found)
+
+
+def probe(body: nn.Module, shape: tuple[int, ...], name: str) -> Tensor:
+    """The features of two drawn images."""
+    return ask(body, shape, f"net {name}", torch.randn(2, *shape, generator=torch.Generator().manual_seed(0)))
 
 
 def width_of(body: nn.Module, shape: tuple[int, ...], name: str) -> int:
@@ -142,20 +166,21 @@ def open_timm(name: str, weights: str | None, side: int | None) -> Backbone:
         raise ConfigError(f"net {name}: must come with its weights; give --weights FILE.safetensors")
     net = timm_net(name)
     about: dict[str, Any] = getattr(net, "default_cfg", None) or {}
-    path = Path(weights).expanduser()
-    if path.suffix != ".safetensors" or not path.is_file():
-        raise ConfigError(f"--weights must be a .safetensors file, got {weights}; save the state dict as one")
-    tensors = load(files.read_bytes(path, MOST_BYTES, follow=True))
+    tensors, own = read_tensors(weights, read_file(weights)), net.state_dict()
     heads = about.get("classifier") or ()
     prefixes = tuple(f"{head}." for head in ([heads] if isinstance(heads, str) else heads))
     kept = {key: value for key, value in tensors.items() if not (prefixes and key.startswith(prefixes))}
-    faults = net.load_state_dict(kept, strict=False)
-    if faults.missing_keys or faults.unexpected_keys:
-        first = [*faults.missing_keys, *faults.unexpected_keys][0]
-        count = len(faults.missing_keys) + len(faults.unexpected_keys)
-        raise ConfigError(f"{path}: {count} tensors do not fit {name}, such as {first}; give its own weights")
-    own = (about.get("input_size") or (3, SIDE, SIDE))[1]
-    shape = (3, side or own, side or own)
+    wrong = [key for key, value in kept.items() if key in own and own[key].shape != value.shape]
+    if not wrong:
+        faults = net.load_state_dict(kept, strict=False)
+        wrong = [*faults.missing_keys, *faults.unexpected_keys]
+    if wrong:
+        raise ConfigError(
+            f"net.weights={weights}: {len(wrong)} tensors do not fit {name}, such as {wrong[0]}; "
+            "give its own weights"
+        )
+    size = side or (about.get("input_size") or (3, SIDE, SIDE))[1]
+    shape = (3, size, size)
     mean, std = tuple(about.get("mean") or IMAGENET[0]), tuple(about.get("std") or IMAGENET[1])
     return Backbone(net.eval(), name, shape, mean, std, width_of(net.eval(), shape, name))
 
@@ -173,7 +198,11 @@ def open_onnx(path: Path, side: int | None) -> Backbone:
     size, count = height or side or SIDE, channels or 3
     mean, std = moments_of(body.properties()) or tuple([*each[:count]] for each in IMAGENET)
     shape = (count, size, size)
-    features = width_of(body, shape, str(path))
+    features, answer = width_of(body, shape, str(path)), tuple(body.answer(torch.zeros(1, *shape)).shape)
+    if features != answer[1]:  # a pooled map of 1 x 1 pixels is flattened
+        raise ConfigError(
+            f"net {path}: must answer with (B, D) features, got {answer}; export it with average pooling"
+        )
     return Backbone(body, str(path), shape, tuple(mean), tuple(std), features, note=note)
 
 
@@ -195,7 +224,8 @@ def open_file(name: str, side: int | None, channels: int, head: str | None, seed
         tuple(getattr(net, key, each[:channels])) for key, each in zip(("mean", "std"), IMAGENET, strict=True)
     )
     features = width_of(body, shape, name)
-    return Backbone(body.eval(), place, shape, mean, std, features, source_hash, head)
+    seen = probe(body, shape, name)
+    return Backbone(body.eval(), place, shape, mean, std, features, source_hash, head, probe=seen)
 
 
 def user_body(

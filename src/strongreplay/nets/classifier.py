@@ -67,7 +67,9 @@ class GrowingHead(nn.Linear):
     @classmethod
     def of(cls, layer: nn.Linear) -> "GrowingHead":
         head = cls(layer.in_features, 1, device="meta")  # draws nothing
-        head.weight, head.bias, head.out_features = layer.weight, layer.bias, layer.out_features
+        head.weight, head.out_features = layer.weight, layer.out_features
+        none = nn.Parameter(layer.weight.new_zeros(layer.out_features))  # learnt, as that of other heads
+        head.bias = none if layer.bias is None else layer.bias
         return head
 
     def forward(self, features: Tensor) -> Tensor:

@@ -70,11 +70,11 @@ def find_own_head(net: nn.Module, shape: tuple[int, ...], where: str, num_classe
 
 
 @torch.no_grad()
-def ask(net: nn.Module, shape: tuple[int, ...], where: str) -> Tensor:
-    """The answer to two black images in evaluation mode; every fault becomes a message."""
+def ask(net: nn.Module, shape: tuple[int, ...], where: str, images: Tensor | None = None) -> Tensor:
+    """The answer to two images, or to black ones, in evaluation mode; every fault becomes a message."""
     modes = {module: module.training for module in net.modules()}
     try:
-        answer: Any = net.eval()(torch.zeros(2, *shape))
+        answer: Any = net.eval()(torch.zeros(2, *shape) if images is None else images)
     except Exception as error:
         size = " x ".join(map(str, shape))
         raise ConfigError(

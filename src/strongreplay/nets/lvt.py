@@ -10,6 +10,7 @@ without its last stage. A width other than 64 scales everything except the numbe
 """
 
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -179,6 +180,14 @@ class LVTNet(Classifier):
         self.injection = nn.Linear(num_features, num_classes, bias=False)
         for head in (self.head, self.injection):
             nn.init.kaiming_normal_(head.weight, nonlinearity="linear")
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # In a net that grows, `injection` stays as wide as the first classes needed it.
+        saved, weight = state_dict.get(f"{prefix}injection.weight"), self.injection.weight
+        if saved is not None and len(saved) != len(weight):
+            self.injection.out_features = len(saved)
+            self.injection.weight = nn.Parameter(weight.new_empty(len(saved), weight.shape[1]))
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def attention_parameters(self) -> list[nn.Parameter]:
         """The parameters that determine attention: external keys with their norms, and position tables."""

@@ -41,12 +41,16 @@ class OnnxBody(nn.Module):
         return found
 
     def forward(self, inputs: Tensor) -> Tensor:
+        return self.answer(inputs).flatten(1)
+
+    def answer(self, inputs: Tensor) -> Tensor:
+        """As the graph gives it."""
         session = self.start()
         name, one_by_one = session.get_inputs()[0].name, self.input_shape[0] == 1
         array = inputs.detach().cpu().numpy().astype(np.float32)
         parts = np.split(array, len(array)) if one_by_one else [array]
         found = [torch.from_numpy(session.run(None, {name: part})[0]) for part in parts]
-        return torch.cat(found).flatten(1).to(inputs.device)
+        return torch.cat(found).to(inputs.device)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         if (saved := state_dict.get(f"{prefix}graph")) is not None:

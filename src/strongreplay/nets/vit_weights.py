@@ -58,14 +58,20 @@ def read_weights(file: str, expected: str | None = None) -> dict[str, Tensor]:
             f"net.weights={file}: the file has changed since this run was made (SHA-256 {expected[:16]}...); "
             "put it back, or start a new run"
         )
-    try:
-        tensors = load(data)
-    except (SafetensorError, ValueError, KeyError, RuntimeError, OverflowError) as error:
-        raise ConfigError(f"net.weights={file}: not a whole safetensors file ({error})") from None
+    tensors = read_tensors(file, data)
     for name, value in tensors.items():
         if not value.is_floating_point():
             raise ConfigError(f"net.weights={file}: {name} must have floating point, got {value.dtype}")
     return {name: value.float() for name, value in tensors.items() if not name.startswith(HEADS)}
+
+
+def read_tensors(file: str, data: bytes) -> dict[str, Tensor]:
+    try:
+        return load(data)
+    except (SafetensorError, ValueError, KeyError, RuntimeError, OverflowError) as error:
+        raise ConfigError(
+            f"net.weights={file}: not a whole safetensors file ({error}); give another file"
+        ) from None
 
 
 def form_of(tensors: Mapping[str, Tensor], asked: Mapping[str, int | None], file: str) -> Form:
