@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from support.kept_models import QUICK, make_model, ser, some_digits, teach, write_folder
 
@@ -89,6 +90,53 @@ def test_a_learner_answers_images_and_paths_one_by_one(tmp_path: Path) -> None:
         learner.learn(images, ["Zero"] * 4)
     learner.set_params(case="merge").learn(images, ["Zero"] * 4)
     assert learner.classes_.tolist() == ["one", "zero"]
+
+
+def test_an_array_of_one_image_has_one_answer_and_an_unclear_one_is_an_error(tmp_path: Path) -> None:
+    draws = np.random.default_rng(0)
+    photos = draws.integers(0, 256, (8, 20, 20, 3), dtype=np.uint8)
+    photos[:4] //= 4  # dark ones
+    learner = Learner("mlp", "er", 20, epochs=2, device="cpu")
+    learner.learn(photos, ["dark"] * 4 + ["light"] * 4)
+    learner.save(tmp_path / "state")
+    expected = learner.predict(photos).tolist()
+    for row in (0, 7):
+        one, upright = photos[row], torch.from_numpy(photos[row]).permute(2, 0, 1)
+        for form in (one, (one / 255).tolist(), torch.from_numpy(one), upright, (upright / 255.0).tolist()):
+            assert learner.predict(form).tolist() == expected[row : row + 1]
+        assert np.allclose(learner.predict_proba(one), learner.predict_proba(photos)[row])
+    assert learner.predict(draws.integers(0, 256, (30, 26, 3), dtype=np.uint8)).shape == (1,)
+    assert learner.predict(draws.integers(0, 256, (7, 20, 20), dtype=np.uint8)).shape == (7,)  # grey ones
+    for shape in ((3, 30, 30), (3, 30, 3), (30, 30, 1), (1, 30, 3)):
+        array = np.zeros(shape, np.uint8)
+        remedy = rf"may be one image or {shape[0]} grey ones; give array\[None\] if it is one"
+        with pytest.raises(DataError, match=remedy):
+            learner.predict(array)
+        assert learner.predict(array[None]).shape == (1,)
+        assert learner.predict(array[:, None]).shape == shape[:1]
+    for name, array in {"one": photos[5], "grey": photos[..., 0], "unclear": photos[0, :3]}.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    said = ser("predict", tmp_path / "state", tmp_path / "one.npy")
+    assert [line.split()[1] for line in said.lines] == expected[5:6]
+    assert len(ser("predict", tmp_path / "state", tmp_path / "grey.npy", "--batch-size", "3").lines) == 8
+    said = ser("predict", tmp_path / "state", tmp_path / "unclear.npy")
+    assert (said.code, said.lines) == (1, [])
+    assert "unclear.npy: shape (3, 20, 3) may be one image or 3 grey ones" in " ".join(said.err.split())
+
+
+def test_a_grey_model_takes_an_array_of_three_dimensions_as_several_images() -> None:
+    images = some_digits((0, 1), 0, 4)[0]
+    learner = Learner("mlp", "er", 20, epochs=2, device="cpu")
+    learner.learn(images, ["zero"] * 4 + ["one"] * 4)
+    answers = learner.predict(images).tolist()
+    assert learner.predict(images[:3]).tolist() == answers[:3]
+    assert (
+        learner.predict(images[0][None]).tolist()
+        == learner.predict(images[0][..., None]).tolist()
+        == answers[:1]
+    )
+    with pytest.raises(DataError, match="may be one image or 20 grey ones"):
+        learner.predict(np.repeat(images[0][..., None], 3, 2))
 
 
 def test_settings_that_a_method_ignores_are_refused(tmp_path: Path) -> None:
