@@ -10,14 +10,18 @@ from PIL import Image
 from safetensors.torch import load_file
 from support.kept_models import CPU, ser
 
+from strongreplay.data.images import read_image
+from strongreplay.data.user_data import digests
 from strongreplay.errors import ConfigError
 from strongreplay.learner import Learner
 from strongreplay.models.choice import tuned_by
+from strongreplay.models.duplicates import prints_of
 from strongreplay.models.erasure import forget
 from strongreplay.models.features import FOLDER, FeatureCache, FeatureReader
 from strongreplay.models.inspect import evaluate_versions, read_status
 from strongreplay.models.learn import LearnOutcome, LearnRequest, learn
 from strongreplay.models.load import load_model
+from strongreplay.models.memory_view import read_parts, samples_of
 from strongreplay.models.parts import parts_of
 from strongreplay.models.store import Store
 from strongreplay.nets import published
@@ -125,6 +129,51 @@ def test_a_picture_is_computed_once_and_forgotten_with_the_cache(tmp_path: Path,
     assert any("features of 3 images" in line and "24 were in the cache" in line for line in said.lines)
     forget(Store(state), labels=["red"])
     assert not (state / FOLDER).exists()
+
+
+def test_a_photo_that_is_not_kept_is_erased_by_its_file(tmp_path: Path, net: str) -> None:
+    state, photos = tmp_path / "state", write_photos(tmp_path / "a", ["red", "green"], 17)
+    teach(state, photos, net__name=net, net__tune="none", learner__method="slda")
+    teach(state, write_photos(tmp_path / "b", ["blue"], seed=1))
+    kept = {sample.source for sample in samples_of(read_parts(Store(state), None)[1])}
+    paths = sorted(path.relative_to(photos).as_posix() for path in photos.rglob("*.png"))
+    gone, other = [path for path in paths if path not in kept][-2:]
+    needles = {name: photo_traces(state, photos / name) for name in (gone, other)}
+    held = [needle in all_bytes(state) for needle in needles[gone]]
+    assert held == [True, True]
+
+    said = ser("memory", state, "forget", "--source", gone, "--yes")
+    assert said.code == 2
+    assert "no remembered sample has such" in said.err
+    assert "the cache of features was removed" in said.err
+    assert "erase it with --file PHOTO" in " ".join(said.err.split())
+    assert not (state / FOLDER).exists()
+    assert [needle in all_bytes(state) for needle in needles[gone]] == [False, True]
+
+    said = ser("memory", state, "forget", "--file", photos / gone, "--yes")
+    assert said.code == 0, said.err
+    assert "1 print of learnt photos, 8 bytes each" in said.err
+    assert said.lines[0] == "forgotten: prints of photos, in v1, v2"
+    assert [needle in all_bytes(state) for needle in needles[gone]] == [False, False]
+    assert needles[other][1] in all_bytes(state)
+    said = ser("memory", state, "forget", "--file", photos / gone, "--yes")
+    assert (said.code, "the cache of features" in said.err) == (2, False)
+    assert ser("learn", state, "--data", photos).code == 0
+
+
+def photo_traces(state: Path, photo: Path) -> list[bytes]:
+    """The features of a photo as they are in the cache, and its print."""
+    _, model = load_model(Store(state), None, CPU)
+    assert model.reader
+    cache = FeatureCache(state / FOLDER, model.reader.backbone.key)
+    (name,) = digests(torch.from_numpy(read_image(photo, 24, 3).copy())[None])
+    features = cache.find(name)
+    assert features is not None
+    return [features.numpy().tobytes(), prints_of(digests(features[None])).numpy().tobytes()]
+
+
+def all_bytes(state: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in state.rglob("*") if path.is_file())
 
 
 def test_features_have_the_same_bits_in_any_company(net: str) -> None:

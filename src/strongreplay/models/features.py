@@ -124,8 +124,10 @@ def cached_files(folder: Path) -> list[Path]:
     return sorted(path for path in found if NAME.fullmatch(path.name))
 
 
-def forget_features(folder: Path) -> None:
-    """Remove the whole cache; rows are not matched to pictures."""
-    if (folder / FOLDER).is_dir():
-        files.remove(folder / FOLDER)
-        files.sync_folder(folder)
+def forget_features(folder: Path) -> bool:
+    """Remove the whole cache, if there is one; rows are not matched to pictures."""
+    if not (folder / FOLDER).is_dir():
+        return False
+    files.remove(folder / FOLDER)
+    files.sync_folder(folder)
+    return True
