@@ -1,6 +1,7 @@
 """ser learn and Learner with data as users have them: parts, bad files, capitals, single images, costs."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from support.kept_models import QUICK, make_model, ser, some_digits, teach, writ
 
 from strongreplay.errors import ConfigError, DataError
 from strongreplay.learner import Learner
-from strongreplay.models.settings import check_used
+from strongreplay.models.settings import check_used, make_settings
 from strongreplay.models.store import Store
 from strongreplay.training.events import Listener
 
@@ -143,7 +144,65 @@ def test_settings_that_a_method_ignores_are_refused(tmp_path: Path) -> None:
     make_model(tmp_path)
     with pytest.raises(ConfigError, match=r"train.first_epochs"):
         teach(tmp_path / "model", tmp_path / "april", settings={"train.first_epochs": 3})
-    check_used({"train.epochs": 3, "learner.val": 0.1}, "ser")
-    check_used({"train.batch_size": 3, "learner.val": 0.1}, "slda")
+    ser_alone, slda = make_settings({}), make_settings({"learner.method": "slda"})
+    check_used({"train.epochs": 3, "learner.val": 0.1}, ser_alone)
+    check_used({"train.batch_size": 3, "learner.val": 0.1, "learner.correction": None}, slda)
     with pytest.raises(ConfigError, match=r"train.epochs, train.lr has no effect with slda"):
-        check_used({"train.epochs": 3, "learner.val": 0.1, "train.lr": 0.1}, "slda")
+        check_used({"train.epochs": 3, "learner.val": 0.1, "train.lr": 0.1}, slda)
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_features", "message"),
+    [
+        ({"net.name": "cnn", "net.tune": "none"}, False, "net.tune has no effect with net cnn, all of which"),
+        ({"net.name": "cnn", "net.tune": "all"}, False, "net.tune has no effect with net cnn, all of which"),
+        ({"net.name": "mlp", "net.body_rate": 0.5}, False, "net.body_rate has no effect with net mlp"),
+        (
+            {"net.name": "f.onnx", "net.tune": "head", "net.body_rate": 1.0},
+            True,
+            "a frozen body; leave it out",
+        ),
+        (
+            {"learner.method": "slda", "learner.correction": 3},
+            True,
+            "correction has no effect with slda, which",
+        ),
+        ({"learner.method": "ncm", "learner.sampling": "balanced"}, True, "sampling has no effect with ncm"),
+        ({"learner.augment": "crop"}, True, "learner.augment has no effect with features"),
+        ({"learner.store": "jpeg"}, True, "learner.store has no effect with features"),
+    ],
+)
+def test_settings_that_a_net_ignores_are_refused(
+    settings: dict[str, Any], is_features: bool, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_used(settings, make_settings(settings), is_features)
+
+
+def test_a_learner_refuses_what_was_given_and_not_its_defaults(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (12, 24, 24, 3), dtype=np.uint8)
+    labels = ["a"] * 6 + ["b"] * 6
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\n\ndef factory(input_shape, num_classes):\n    return nn.Sequential("
+        "nn.Conv2d(3, 4, 5), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, num_classes))\n"
+    )
+    net: dict[str, Any] = {
+        "net": f"{tmp_path / 'mine.py'}:factory",
+        "side": 24,
+        "method": "slda",
+        "device": "cpu",
+    }
+    wrong: list[dict[str, Any]] = [
+        {"epochs": 3}, {"lr": 3.0}, {"settings": {"learner.correction": 3}}, {"augment": "crop"}
+    ]  # fmt: skip
+    for given in wrong:
+        with pytest.raises(ConfigError, match="has no effect with"):
+            Learner(**net, **given).learn(images, labels)
+    learner = Learner(**net)
+    learner.learn(images, labels)
+    learner.save(tmp_path / "state")
+    again = Learner.load(tmp_path / "state")
+    again.learn(images[:6] // 2, ["c"] * 6)
+    assert again.fit(images, labels).classes_.tolist() == ["a", "b"]
+    with pytest.raises(ConfigError, match="tune has no effect with net mlp"):
+        Learner("mlp", settings={"net.tune": "none"}).learn(images, labels)

@@ -10,7 +10,7 @@ from strongreplay.data.convert import RequiredForm
 from strongreplay.errors import ConfigError
 from strongreplay.methods import method_row
 from strongreplay.models.features import FeatureCache, FeatureReader
-from strongreplay.models.settings import CLOSED_FORM, NONE_IS_OFF
+from strongreplay.models.settings import CLOSED_FORM, NONE_IS_OFF, check_used, make_settings
 from strongreplay.nets.backbones import Backbone, is_backbone, open_backbone
 from strongreplay.nets.published import EXTRA, is_installed
 
@@ -28,7 +28,9 @@ class NetChoice:
         device: torch.device,
         tell: Callable[[str], None] = lambda text: None,
         cache: Path | None = None,
+        typed: Mapping[str, Any] | None = None,
     ) -> None:
+        """`typed`: the settings that the user gave, if others are among them."""
         # None means "choose", except for settings that None turns off.
         self.settings = {
             key: value for key, value in settings.items() if value is not None or key in NONE_IS_OFF
@@ -36,6 +38,7 @@ class NetChoice:
         if self.settings.get("learner.method") == "auto":
             del self.settings["learner.method"]
         self.device, self.tell, self.cache = device, tell, cache
+        self.typed = settings if typed is None else typed
         self.backbone: Backbone | None = None
         self.reader: FeatureReader | None = None
         self.named = str(self.settings.get("net.name", "auto"))
@@ -69,6 +72,7 @@ class NetChoice:
         channels, size = self.backbone.shape[:2]
         if form.channels not in (None, channels):
             raise ConfigError(f"{name} takes images of {channels} channels, got --channels {form.channels}")
+        check_used(self.typed, make_settings(self.settings), tune != "all")  # before features are computed
         self.tell(self.describe(name, side, method, tune))
         form = form._replace(kind="images", side=size, channels=channels)
         if tune == "all":

@@ -114,7 +114,7 @@ class StoredUpdate:
             self.model = first_model(settings, self.chunk, device, backbone=choice.backbone)
             if choice.reader:
                 self.model.reader = choice.reader
-        check_used(order.settings, self.model.settings.learner.method)
+        check_used(order.settings, self.model.settings, len(self.model.stored_shape) == 1)
         self.name = fingerprint(
             {"base": self.base, "chunk": self.chunk.fingerprint, **self.model.settings.to_dict()}
         )
