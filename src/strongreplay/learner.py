@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from strongreplay.data.image_files import is_labelled, read_files
 from strongreplay.data.labels import normalise
-from strongreplay.data.layouts import split_data
+from strongreplay.data.layouts import choose_test_data, split_data
 from strongreplay.data.read_options import STRICT, ReadOptions
 from strongreplay.data.user_data import Chunk, Label, read_chunk, read_inputs
 from strongreplay.errors import DataError, RunError
@@ -153,7 +153,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 listener.on_message(note)
             chunk = self._read(parts.train, labels, listener, options=options)
             held = guard if guard is not None else parts.val
-            return self._learn(chunk, listener, held, max_drop, level=level)
+            return self._learn(chunk, listener, held, max_drop, level=level, options=options)
 
     def _read(
         self,
@@ -197,6 +197,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         max_drop: float | None = None,
         announced: Sequence[Label] = (),
         level: float = LEVEL,
+        options: ReadOptions = STRICT,
     ) -> Report:
         model, settings = self._candidate(chunk), self._settings()
         check_used(self._typed(), model.settings, len(model.stored_shape) == 1)
@@ -207,7 +208,9 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         held = None
         if guard is not None:
             progress = report_loading(listener)
-            held = read_chunk(guard, shape=model.shape, transform=model.reader, progress=progress)
+            held = read_chunk(
+                guard, shape=model.shape, transform=model.reader, progress=progress, options=options
+            )
             held = settle_case(held, [*model.labels, *dict.fromkeys(chunk.labels)], self.case)
         place = None if self.checkpoint is None else Path(self.checkpoint)
         base = getattr(self, "about_", {}).get("lesson")
@@ -318,15 +321,30 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         probabilities: NDArray[np.float64] = self._scores(X).double().softmax(1).numpy()
         return probabilities
 
-    def evaluate(self, data: object, labels: object = None, *, against: str | None = None) -> Evaluation:
-        """Correct predictions and samples by class; `against` names a stored version to compare with."""
+    def evaluate(
+        self,
+        data: object,
+        labels: object = None,
+        *,
+        against: str | None = None,
+        skip_bad: bool = False,
+        allow_outside: bool = False,
+    ) -> Evaluation:
+        """Correct predictions and samples by class; `against` names a stored version to compare with.
+
+        Of a folder with train/, val/ and test/, the part test is evaluated, or else val.
+        """
         check_is_fitted(self, "model_")
-        chunk = read_chunk(data, labels, shape=self.model_.shape, transform=self.model_.reader)
+        data, note = choose_test_data(data)
+        options = ReadOptions(allow_outside, skip_bad, Listeners(self.listeners).on_message)
+        chunk = read_chunk(
+            data, labels, shape=self.model_.shape, transform=self.model_.reader, options=options
+        )
         answers = collect_answers(getattr(self, "version_", "this learner"), self.model_, chunk)
         if against is None:
-            return Evaluation(answers)
+            return Evaluation(answers, note=note)
         version, other = load_model(self._store(), against, find_device(self.device))
-        return Evaluation(answers, collect_answers(version.name, other, chunk))
+        return Evaluation(answers, collect_answers(version.name, other, chunk), note)
 
     def _scores(self, X: object) -> Tensor:
         check_is_fitted(self, "model_")

@@ -78,6 +78,35 @@ def test_bad_files_and_capitals_stop_ser_learn_until_it_is_told(tmp_path: Path) 
     assert Store(state).read(parts=())[0].about["labels"] == ["Zero", "one", "zero"], said.err
 
 
+def test_evaluate_takes_the_test_part_and_goes_on_without_bad_files_if_it_may(tmp_path: Path) -> None:
+    learnt = write_folder(tmp_path / "data" / "train", (0, 1), 0, 8)
+    test = write_folder(tmp_path / "data" / "test", (0, 1), 20, 4)
+    teach(tmp_path / "state", learnt)
+    words = ("evaluate", tmp_path / "state", "--data", tmp_path / "data")
+    said = ser(*words)
+    assert said.code == 0, said.err
+    assert "has the parts test, train; test is evaluated" in " ".join(said.err.split())
+    assert "of 8 right" in said.out
+    result = Learner.load(tmp_path / "state").evaluate(tmp_path / "data")
+    assert sum(result.counts.values()) == 8
+    assert "test is evaluated" in str(result.note)
+    for number in (20, 21):
+        (test / "zero" / f"photo-zero-{number}.png").write_bytes(b"broken")
+    said = ser(*words)
+    assert said.code == 1
+    assert "go on without them: --skip-bad" in said.err
+    said = ser(*words, "--skip-bad")
+    assert said.code == 0, said.err
+    assert "of 6 right" in said.out
+    assert "2 of 8 files skipped" in said.err
+    (test / "two").symlink_to(learnt / "zero")
+    said = ser(*words, "--skip-bad")
+    assert "allow it with --allow-outside" in said.err
+    assert "of 14 right" in ser(*words, "--skip-bad", "--allow-outside").out
+    counts = Learner.load(tmp_path / "state").evaluate(test, skip_bad=True, allow_outside=True).counts
+    assert counts == {"one": 4, "two": 8, "zero": 2}
+
+
 def test_a_learner_answers_images_and_paths_one_by_one(tmp_path: Path) -> None:
     folder, told = write_folder(tmp_path / "data", (0, 1), 0, 8), Told()
     learner = Learner("mlp", "er", 20, epochs=2, device="cpu", listeners=[told])

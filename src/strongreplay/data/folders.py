@@ -134,6 +134,8 @@ def list_images(source: Path | TableFiles, options: ReadOptions = STRICT) -> Lis
             items = list_manifest(source, options)
         elif parts := find_parts(source):
             one = [*parts.values()][-1]
+            if isinstance(one, TableFiles) and one.source == source:
+                one = one.files[0]
             raise DataError(f"{source} has the parts {', '.join(parts)}; give one of them, such as {one}")
         elif tables := find_tables(source):
             return ListedImages(*list_table(expect_one(source, tables), options))

@@ -108,9 +108,9 @@ def locate(path: Path, root: Path, options: ReadOptions) -> Path:
     with telling(path, REPLACE):
         file = path.resolve()
         if not options.allow_outside and not file.is_relative_to(root):
+            remedy = ", or allow it with --allow-outside" if options.are_offered else ""
             raise OutsideFolderError(
-                f"{path} must stay inside {root}, got {file}; copy the file into the folder, "
-                "or allow it with --allow-outside"
+                f"{path} must stay inside {root}, got {file}; copy the file into the folder{remedy}"
             )
         if not file.is_file():  # reading a pipe could wait forever
             raise Damaged(path, "is missing or no regular file")
