@@ -22,7 +22,7 @@ from strongreplay.models.choice import NetChoice
 from strongreplay.models.clean_up import finish_last_update
 from strongreplay.models.cost import describe_cost
 from strongreplay.models.features import FOLDER, FeatureCache
-from strongreplay.models.gate import LEVEL, Change, Verdict, not_learnt
+from strongreplay.models.gate import LEVEL, Change, Verdict, guessed
 from strongreplay.models.labels import settle_case
 from strongreplay.models.memory_view import first_free_id
 from strongreplay.models.model import Model
@@ -253,7 +253,7 @@ def verdict_of(
     return Verdict(changes, inf if limit is None else limit, level)
 
 
-def labels_not_learnt(about: Mapping[str, Any]) -> list[Label]:
-    """The new classes that an update did not learn, from its description."""
+def guessed_labels(about: Mapping[str, Any]) -> tuple[list[Label], list[Label]]:
+    """The new classes that an update did not learn, and those with too few samples to tell."""
     fresh = {label: (right, count) for label, right, count in about["fresh"]}
-    return not_learnt(about["new_labels"], fresh, len(about["labels"]))
+    return guessed(about["new_labels"], fresh, len(about["labels"]))
