@@ -58,7 +58,20 @@ HEADERS = (
     "file_name,target",
     "Image , Label",
     "img,species",
+    "img_path,Labels",
+    "photo,class_label",
+    "FilePath,ClassId",
+    "Image-Path,fine_label",
 )
+
+
+@pytest.mark.parametrize("sign", [";", "\t"])
+def test_columns_may_be_split_by_semicolons_and_tabs(tmp_path: Path, sign: str) -> None:
+    lines = [["id", "path", "label"], ["1", "a.png", "red, dark"], ["2", "b.png", "blue"]]
+    text = "\n".join(sign.join(line) for line in lines)
+    write(tmp_path, {"a.png": png(0), "b.png": png(1), "list.csv": text, "metadata.csv": text})
+    for source in (tmp_path / "list.csv", tmp_path):
+        assert read_chunk(source).labels == ("red, dark", "blue")
 
 
 @pytest.mark.parametrize("header", HEADERS)
@@ -235,6 +248,9 @@ def test_parquet_and_saved_datasets_are_read(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"give one of them, such as .*train-00000-of-00002.parquet$"):
         read_chunk(tmp_path / "hub")
     assert [note.partition("; ")[2] for note in notes] == ["ignored: id"] * 2
+    renamed = tmp_path / "renamed.parquet"
+    parquet.write_table(table(0, 3, names=False).rename_columns(["jpg", "cls", "id"]), renamed)
+    assert read_chunk(renamed).labels == (0, 1, 0)
     one = tmp_path / "one.parquet"
     parquet.write_table(table(0, 3, names=False), one)
     assert read_chunk(one).labels == (0, 1, 0)
