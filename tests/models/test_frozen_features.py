@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from support.kept_models import CPU, ser
 
 from strongreplay.data.images import read_image
+from strongreplay.data.rows import Rows
 from strongreplay.data.user_data import digests
 from strongreplay.errors import ConfigError
 from strongreplay.learner import Learner
@@ -129,6 +130,28 @@ def test_a_picture_is_computed_once_and_forgotten_with_the_cache(tmp_path: Path,
     assert any("features of 3 images" in line and "24 were in the cache" in line for line in said.lines)
     forget(Store(state), labels=["red"])
     assert not (state / FOLDER).exists()
+
+
+def test_how_long_features_take_is_told_after_the_first_block(
+    tmp_path: Path, net: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(10, 10_000, 4))  # two readings to the end of a block
+    monkeypatch.setattr("strongreplay.models.features.time.perf_counter", lambda: next(clock))
+    reader, said = FeatureReader(open_backbone(net), CPU), Said()
+    reader.tell = said.on_message
+    rows = Rows("photos", 80, reader)
+    for pixels in np.zeros((80, 3, 24, 24), np.uint8):
+        rows.add(pixels)
+    assert rows.tensor().shape == (80, 6)
+    assert said.lines == ["features of 80 photos: about 20 s"]  # 8 s for 32
+    state, photos = tmp_path / "state", write_photos(tmp_path / "a", ["red", "green"], 20)
+    teach(state, photos, said, net__name=net, net__tune="none")
+    write_photos(tmp_path / "b", ["blue"], 40, seed=1)
+    teach(state, tmp_path / "b", said)
+    told = [line.rpartition(" ")[0].rpartition(" ")[0] for line in said.lines if " photos: " in line]
+    assert told == [
+        f"features of {n} photos: {about}" for n, about in ((80, "about"), (40, "about"), (40, "at most"))
+    ]
 
 
 def test_a_photo_that_is_not_kept_is_erased_by_its_file(tmp_path: Path, net: str) -> None:

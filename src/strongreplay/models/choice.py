@@ -79,6 +79,7 @@ class NetChoice:
             return form
         cache = FeatureCache(self.cache, self.backbone.key) if self.cache else None
         self.reader = FeatureReader(self.backbone, self.device, cache)
+        self.reader.tell = self.tell
         return form._replace(transform=self.reader)
 
     def describe(self, name: str, side: int, method: str, tune: str) -> str:

@@ -97,6 +97,7 @@ class StoredUpdate:
                 listener.on_message(note)
             if reader := self.model.reader:
                 reader.cache = FeatureCache(store.folder / FOLDER, reader.backbone.key)
+                reader.tell = listener.on_message
             self.chunk = self.read(self.parts.train)
         else:
             make_settings(order.settings)  # faults are told before the data are read
