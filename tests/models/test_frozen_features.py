@@ -132,6 +132,23 @@ def test_a_picture_is_computed_once_and_forgotten_with_the_cache(tmp_path: Path,
     assert not (state / FOLDER).exists()
 
 
+def test_a_file_that_was_moved_must_be_put_back(tmp_path: Path, net: str) -> None:
+    state, photos = tmp_path / "state", write_photos(tmp_path / "a", ["red", "green"])
+    teach(state, photos, net__name=net, net__tune="none")
+    mine = Path(net.rpartition(":")[0])
+    away = mine.rename(tmp_path / "away.py")
+    for words in (
+        ("predict", state, photos),
+        ("diff", state, "v1", "v1"),
+        ("export", state, tmp_path / "f.onnx"),
+    ):
+        said = ser(*words)
+        assert said.code == 2
+        assert f"the model is built by {mine}, which is not there; put it back there" in said.err
+    away.rename(mine)
+    assert ser("predict", state, photos).code == 0
+
+
 def test_how_long_features_take_is_told_after_the_first_block(
     tmp_path: Path, net: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
