@@ -215,6 +215,13 @@ def test_settings_that_a_net_ignores_are_refused(
         check_used(settings, make_settings(settings), is_features)
 
 
+def test_the_words_of_tune_are_named_as_they_are_typed() -> None:
+    with pytest.raises(ConfigError, match="tune must be none, head or all, got 'bogus'; give one of them"):
+        make_settings({"net.name": "efficientnet-lite0", "net.tune": "bogus"})
+    for typed, kept in (("none", "nothing"), ("head", "head"), ("all", "all"), (None, None)):
+        assert make_settings({"net.tune": typed}).net.tune == kept
+
+
 def test_a_learner_refuses_what_was_given_and_not_its_defaults(tmp_path: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, (12, 24, 24, 3), dtype=np.uint8)
     labels = ["a"] * 6 + ["b"] * 6

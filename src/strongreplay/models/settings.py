@@ -216,8 +216,10 @@ def make_settings(settings: Mapping[str, Any]) -> ModelSettings:
     """From names such as learner.memory, method.alpha, net.name, train.epochs; reports all faults at once."""
     if settings.get("learner.method") == "auto":
         settings = {key: value for key, value in settings.items() if key != "learner.method"}
-    if settings.get("net.tune") == "none":  # as typed; in a setting "none" means that it is not set
+    if (tune := settings.get("net.tune")) == "none":  # as typed; in a setting "none" means that it is not set
         settings = {**settings, "net.tune": "nothing"}
+    elif tune not in (None, "nothing", "head", "all"):
+        raise ConfigError(f"net.tune must be none, head or all, got {str(tune)!r}; give one of them")
     name = str(settings.get("learner.method", "ser"))
     row = method_row(name)
     if not row.grows:
