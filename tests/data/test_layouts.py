@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from support.contents import write
 
-from strongreplay.data.layouts import split_data
+from strongreplay.data.layouts import choose_test_data, split_data
 from strongreplay.data.read_options import MOST_NAMED, ReadOptions
 from strongreplay.data.tables import TableFiles
 from strongreplay.data.user_data import read_chunk
@@ -58,7 +58,20 @@ HEADERS = (
     "file_name,target",
     "Image , Label",
     "img,species",
+    "img_path,Labels",
+    "photo,class_label",
+    "FilePath,ClassId",
+    "Image-Path,fine_label",
 )
+
+
+@pytest.mark.parametrize("sign", [";", "\t"])
+def test_columns_may_be_split_by_semicolons_and_tabs(tmp_path: Path, sign: str) -> None:
+    lines = [["id", "path", "label"], ["1", "a.png", "red, dark"], ["2", "b.png", "blue"]]
+    text = "\n".join(sign.join(line) for line in lines)
+    write(tmp_path, {"a.png": png(0), "b.png": png(1), "list.csv": text, "metadata.csv": text})
+    for source in (tmp_path / "list.csv", tmp_path):
+        assert read_chunk(source).labels == ("red, dark", "blue")
 
 
 @pytest.mark.parametrize("header", HEADERS)
@@ -108,6 +121,8 @@ def test_files_outside_are_read_if_it_is_allowed(tmp_path: Path) -> None:
     for source in (root, root / "list.csv"):
         with pytest.raises(DataError, match=r"must stay inside .* or allow it with --allow-outside$"):
             read_chunk(source, options=ReadOptions(skip_bad=True))  # skipping does not mean this
+        with pytest.raises(DataError, match=r"copy the file into the folder$"):
+            read_chunk(source)  # by a command without these options
     allowed = ReadOptions(allow_outside=True)
     assert read_chunk(root, options=allowed).sources == ("a/1.png", "b/1.png")
     assert read_chunk(root / "list.csv", options=allowed).sources == (f"{away.resolve()}/1.png",)
@@ -116,18 +131,23 @@ def test_files_outside_are_read_if_it_is_allowed(tmp_path: Path) -> None:
 def test_all_bad_files_are_named_at_once_or_skipped(tmp_path: Path) -> None:
     bad = {f"a/bad{number}.png": b"no image" for number in range(3)} | {"a/cut.png": png(2)[:-40]}
     write(tmp_path, {**bad, "a/good.png": png(0), "b/good.png": png(1)})
+    with pytest.raises(DataError, match=r"replace them or take them out$"):
+        read_chunk(tmp_path)  # by a command without --skip-bad
     with pytest.raises(DataError) as caught:
-        read_chunk(tmp_path)
+        read_chunk(tmp_path, options=ReadOptions())
     text = str(caught.value)
-    assert ": 3 files cannot be read:\n" in text
+    assert ": 4 files cannot be read:\n" in text
     assert all(f"bad{number}.png is not an image" in text for number in range(3))
+    assert "a/cut.png is damaged" in text
     assert text.endswith("go on without them: --skip-bad")
     notes: list[str] = []
     chunk = read_chunk(tmp_path, options=noted(notes, skip_bad=True))
     assert chunk.sources == ("a/good.png", "b/good.png")
     np.testing.assert_array_equal(chunk.inputs.movedim(1, -1), NOISE[:2])
-    assert ["3 of 6 files skipped" in notes[0], "1 of 3 files skipped" in notes[1]] == [True, True]
-    assert "a/cut.png is damaged" in notes[1]
+    (note,) = notes
+    assert "4 of 6 files skipped" in note
+    assert "a/cut.png is damaged" in note
+    assert note.count("\n") == 4
     for path in tmp_path.glob("*/good.png"):
         path.write_bytes(b"")
     (tmp_path / "a" / "cut.png").unlink()
@@ -220,7 +240,17 @@ def test_parquet_and_saved_datasets_are_read(tmp_path: Path) -> None:
         np.testing.assert_array_equal(chunk.inputs.movedim(1, -1), NOISE[:8])
         assert chunk.sources[5].endswith("-of-00002.parquet#0" if name == "hub" else ".arrow#5")
         assert (parts.val is None) == (name == "hub")
+        tested, note = choose_test_data(tmp_path / name)
+        assert read_chunk(tested).labels == ("cat", "dog") * 2
+        assert note == f"{tmp_path / name} has the parts " + {
+            "hub": "test, train; test is evaluated", "saved": "train, val; val is evaluated"
+        }[name]  # fmt: skip
+    with pytest.raises(DataError, match=r"give one of them, such as .*train-00000-of-00002.parquet$"):
+        read_chunk(tmp_path / "hub")
     assert [note.partition("; ")[2] for note in notes] == ["ignored: id"] * 2
+    renamed = tmp_path / "renamed.parquet"
+    parquet.write_table(table(0, 3, names=False).rename_columns(["jpg", "cls", "id"]), renamed)
+    assert read_chunk(renamed).labels == (0, 1, 0)
     one = tmp_path / "one.parquet"
     parquet.write_table(table(0, 3, names=False), one)
     assert read_chunk(one).labels == (0, 1, 0)

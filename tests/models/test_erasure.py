@@ -298,6 +298,24 @@ def test_the_history_tells_what_was_done_and_not_to_whom(state: Path) -> None:
     assert one.source not in json.dumps(line)
 
 
+@pytest.mark.parametrize("how", STORES)
+def test_a_file_names_the_samples_with_its_pixels(
+    how: str, states: dict[str, Path], made: dict[str, Path]
+) -> None:
+    state, original = states[how], made[how].parent / "january"
+    before = remembered(state)
+    one, image = next(row for row in before if (original / row[0].source).exists())
+    file = shutil.copy(original / one.source, state.parent / "renamed.png")
+    needles = traces(one.source, image, original)
+    assert holders(state, needles)
+    erased = forget(Store(state), photos=[Path(file)])
+    assert one.id in erased.ids
+    assert not holders(state, needles)
+    assert len(remembered(state)) == len([row for row, _ in before if row.id != one.id])
+    with pytest.raises(ConfigError, match="no remembered sample"):
+        forget(Store(state), photos=[Path(file)])
+
+
 def test_where_nothing_matches_nothing_is_changed(state: Path) -> None:
     before = contents(state)
     wrong: list[dict[str, Any]] = [{}, {"labels": ["seven"]}, {"sources": ["one/none.png"]}, {"ids": [10**6]}]

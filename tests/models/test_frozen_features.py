@@ -11,14 +11,19 @@ from support.graphs import write_graph
 from support.kept_models import CPU, ser
 from support.photos import COLOURS, write_photos
 
+from strongreplay.data.images import read_image
+from strongreplay.data.rows import Rows
+from strongreplay.data.user_data import digests
 from strongreplay.errors import ConfigError, DataError
 from strongreplay.learner import Learner
 from strongreplay.models.choice import tuned_by
+from strongreplay.models.duplicates import prints_of
 from strongreplay.models.erasure import forget
 from strongreplay.models.features import FOLDER, FeatureCache, FeatureReader
 from strongreplay.models.inspect import evaluate_versions, read_status
 from strongreplay.models.learn import LearnOutcome, LearnRequest, learn
 from strongreplay.models.load import load_model
+from strongreplay.models.memory_view import read_parts, samples_of
 from strongreplay.models.parts import model_of, parts_of
 from strongreplay.models.store import Store
 from strongreplay.nets import published
@@ -130,6 +135,90 @@ def test_a_picture_is_computed_once_and_forgotten_with_the_cache(tmp_path: Path,
     assert any("features of 3 images" in line and "24 were in the cache" in line for line in said.lines)
     forget(Store(state), labels=["red"])
     assert not (state / FOLDER).exists()
+
+
+def test_a_file_that_was_moved_must_be_put_back(tmp_path: Path, net: str) -> None:
+    state, photos = tmp_path / "state", write_photos(tmp_path / "a", ["red", "green"])
+    teach(state, photos, net__name=net, net__tune="none")
+    mine = Path(net.rpartition(":")[0])
+    away = mine.rename(tmp_path / "away.py")
+    for words in (
+        ("predict", state, photos),
+        ("diff", state, "v1", "v1"),
+        ("export", state, tmp_path / "f.onnx"),
+    ):
+        said = ser(*words)
+        assert said.code == 2
+        assert f"the model is built by {mine}, which is not there; put it back there" in said.err
+    away.rename(mine)
+    assert ser("predict", state, photos).code == 0
+
+
+def test_how_long_features_take_is_told_after_the_first_block(
+    tmp_path: Path, net: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(10, 10_000, 4))  # two readings to the end of a block
+    monkeypatch.setattr("strongreplay.models.features.time.perf_counter", lambda: next(clock))
+    reader, said = FeatureReader(open_backbone(net), CPU), Said()
+    reader.tell = said.on_message
+    rows = Rows("photos", 80, reader)
+    for pixels in np.zeros((80, 3, 24, 24), np.uint8):
+        rows.add(pixels)
+    assert rows.tensor().shape == (80, 6)
+    assert said.lines == ["features of 80 photos: about 20 s"]  # 8 s for 32
+    state, photos = tmp_path / "state", write_photos(tmp_path / "a", ["red", "green"], 20)
+    teach(state, photos, said, net__name=net, net__tune="none")
+    write_photos(tmp_path / "b", ["blue"], 40, seed=1)
+    teach(state, tmp_path / "b", said)
+    told = [line.rpartition(" ")[0].rpartition(" ")[0] for line in said.lines if " photos: " in line]
+    assert told == [
+        f"features of {n} photos: {about}" for n, about in ((80, "about"), (40, "about"), (40, "at most"))
+    ]
+
+
+def test_a_photo_that_is_not_kept_is_erased_by_its_file(tmp_path: Path, net: str) -> None:
+    state, photos = tmp_path / "state", write_photos(tmp_path / "a", ["red", "green"], 17)
+    teach(state, photos, net__name=net, net__tune="none", learner__method="slda")
+    teach(state, write_photos(tmp_path / "b", ["blue"], seed=1))
+    kept = {sample.source for sample in samples_of(read_parts(Store(state), None)[1])}
+    paths = sorted(path.relative_to(photos).as_posix() for path in photos.rglob("*.png"))
+    gone, other = [path for path in paths if path not in kept][-2:]
+    needles = {name: photo_traces(state, photos / name) for name in (gone, other)}
+    held = [needle in all_bytes(state) for needle in needles[gone]]
+    assert held == [True, True]
+
+    said = ser("memory", state, "forget", "--source", gone, "--yes")
+    assert said.code == 2
+    assert "no remembered sample has such" in said.err
+    assert "the cache of features was removed" in said.err
+    assert "erase it with --file PHOTO" in " ".join(said.err.split())
+    assert not (state / FOLDER).exists()
+    assert [needle in all_bytes(state) for needle in needles[gone]] == [False, True]
+
+    said = ser("memory", state, "forget", "--file", photos / gone, "--yes")
+    assert said.code == 0, said.err
+    assert "1 print of learnt photos, 8 bytes each" in said.err
+    assert said.lines[0] == "forgotten: prints of photos, in v1, v2"
+    assert [needle in all_bytes(state) for needle in needles[gone]] == [False, False]
+    assert needles[other][1] in all_bytes(state)
+    said = ser("memory", state, "forget", "--file", photos / gone, "--yes")
+    assert (said.code, "the cache of features" in said.err) == (2, False)
+    assert ser("learn", state, "--data", photos).code == 0
+
+
+def photo_traces(state: Path, photo: Path) -> list[bytes]:
+    """The features of a photo as they are in the cache, and its print."""
+    _, model = load_model(Store(state), None, CPU)
+    assert model.reader
+    cache = FeatureCache(state / FOLDER, model.reader.backbone.key)
+    (name,) = digests(torch.from_numpy(read_image(photo, 24, 3).copy())[None])
+    features = cache.find(name)
+    assert features is not None
+    return [features.numpy().tobytes(), prints_of(digests(features[None])).numpy().tobytes()]
+
+
+def all_bytes(state: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in state.rglob("*") if path.is_file())
 
 
 def test_features_have_the_same_bits_in_any_company(net: str) -> None:

@@ -3,16 +3,18 @@
 from itertools import product
 
 import pytest
+from scipy.stats import binomtest
 
 from strongreplay.models.gate import (
     GUARD,
     HELD_OUT,
+    LEVEL,
     Change,
     Tally,
     Verdict,
     compare,
+    guessed,
     mark_answers,
-    not_learnt,
 )
 
 
@@ -82,5 +84,27 @@ def test_all_old_classes_together_fall_where_no_single_one_has_samples_enough() 
 
 def test_a_new_class_no_better_than_a_guess_is_not_learnt() -> None:
     fresh: Tally = {"a": (0, 10), "b": (2, 10), "c": (3, 10), "old": (0, 9)}
-    assert not_learnt(["a", "b", "c", "unjudged"], fresh, 5) == ["a", "b"]
-    assert not_learnt(["a"], {"a": (10, 10)}, 1) == []
+    assert guessed(["a", "b", "c", "unjudged"], fresh, 5) == (["a", "b"], [])
+    assert guessed(["a"], {"a": (10, 10)}, 1) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("right", "count", "num_labels", "missed", "unsure"),
+    [
+        (1, 2, 2, False, True),  # guesses have both right with probability 1/4
+        (0, 4, 2, False, True),  # 1/16
+        (0, 5, 2, True, False),  # 1/32
+        (0, 1, 20, True, False),  # 1/20, which is the level
+        (0, 1, 19, False, True),
+        (2, 2, 2, False, False),  # better than a guess, whatever that is worth
+        (3, 10, 3, True, False),  # no better than a third
+        (4, 10, 3, False, False),
+    ],
+)
+def test_few_samples_do_not_tell_whether_a_class_was_learnt(
+    right: int, count: int, num_labels: int, missed: bool, unsure: bool
+) -> None:
+    assert guessed(["a"], {"a": (right, count)}, num_labels) == (["a"] * missed, ["a"] * unsure)
+    perfect = binomtest(count, count, 1 / num_labels, alternative="greater").pvalue
+    assert not missed or perfect <= LEVEL
+    assert not unsure or perfect > LEVEL

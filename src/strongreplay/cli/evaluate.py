@@ -8,9 +8,11 @@ import typer
 
 from strongreplay.cli.commands import KEEP, Command
 from strongreplay.cli.options import (
+    AllowOutside,
     AsJson,
     Device,
     ShowAll,
+    SkipBad,
     StateFolder,
     Threads,
     VersionName,
@@ -36,7 +38,11 @@ if TYPE_CHECKING:
 def evaluate_command(
     state: StateFolder,
     data: Annotated[
-        Path, typer.Option(help="Labelled data: a folder of class folders, a CSV manifest or an .npz file.")
+        Path,
+        typer.Option(
+            help="Labelled data: a folder of class folders (if it has test/ or val/, that part), a CSV "
+            "manifest or an .npz file."
+        ),
     ],
     version: VersionName = None,
     against: Annotated[
@@ -46,6 +52,8 @@ def evaluate_command(
     confusion: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Draw the confusion matrix.")
     ] = None,
+    skip_bad: SkipBad = False,
+    allow_outside: AllowOutside = False,
     everything: ShowAll = False,
     as_json: AsJson = False,
     device: Device = "auto",
@@ -55,6 +63,7 @@ def evaluate_command(
 
     Example: ser evaluate kept --data labelled/ --against v1
     """
+    from strongreplay.data.read_options import ReadOptions
     from strongreplay.models.inspect import evaluate_versions
     from strongreplay.models.store import Store
 
@@ -62,7 +71,8 @@ def evaluate_command(
         check_ending("--confusion", confusion, ".png")
     place = choose_device(device, threads)
     with Bar() as bar:
-        result = evaluate_versions(Store(state), data, version, against, place, bar)
+        options = ReadOptions(allow_outside, skip_bad, bar.say)
+        result = evaluate_versions(Store(state), data, version, against, place, bar, options)
     if result.note:
         print_note(result.note)
     if confusion:

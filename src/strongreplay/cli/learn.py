@@ -10,7 +10,17 @@ import typer
 
 from strongreplay.cli.commands import KEEP, Command
 from strongreplay.cli.learn_report import print_outcome
-from strongreplay.cli.options import AsJson, Device, Settings, ShowAll, Threads, choose_device, with_options
+from strongreplay.cli.options import (
+    AllowOutside,
+    AsJson,
+    Device,
+    Settings,
+    ShowAll,
+    SkipBad,
+    Threads,
+    choose_device,
+    with_options,
+)
 from strongreplay.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -130,13 +140,8 @@ def learn_command(
     ] = None,
     device: Device = "auto",
     threads: Threads = None,
-    skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Go on without files that cannot be read.")
-    ] = False,
-    allow_outside: Annotated[
-        bool,
-        typer.Option("--allow-outside", help="Follow links and absolute paths that leave the data's folder."),
-    ] = False,
+    skip_bad: SkipBad = False,
+    allow_outside: AllowOutside = False,
     merge_case: Annotated[
         bool, typer.Option("--merge-case", help="Labels such as Cat and cat are one class.")
     ] = False,

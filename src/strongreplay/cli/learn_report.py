@@ -26,17 +26,18 @@ def print_outcome(
 
     `limits` are the points that a class may lose, and the level of the test.
     """
-    from strongreplay.models.learn import labels_not_learnt, verdict_of
+    from strongreplay.models.learn import guessed_labels, verdict_of
     from strongreplay.models.settings import CLOSED_FORM
     from strongreplay.models.store import CANDIDATE
 
     about = (version or store.read(CANDIDATE, parts=())[0]).about
     verdict = verdict_of(about, *limits)
-    missed = labels_not_learnt(about)
+    missed, unsure = guessed_labels(about)
+    trains = about.get("method") not in CLOSED_FORM
     if as_json:
         changed = notes is not None and version is not None
         more = {"changed": changed, "refused": version is None, "notes": list(notes or ())}
-        more["not_learnt"] = missed
+        more |= {"not_learnt": missed, "too_few_to_tell": unsure}
         print_json(summarise(store, about, verdict) | more, indent=None)
         return
     if notes is None:
@@ -49,13 +50,21 @@ def print_outcome(
     for note in [*notes, *describe_doubts(verdict)]:
         print_line(f"note: {note}")
     if version is None:
-        print_refusal(store, verdict, trains=about.get("method") not in CLOSED_FORM)
+        print_refusal(store, verdict, trains)
     else:
         print_line(f"{version.name} is in use: {describe_update(about)}")
     if missed:
+        remedy = "Look at their labels, give more of them, or more --epochs"
+        if not trains:
+            remedy = "Look at their labels, or give more of them"
         print_line(
             f"WARNING: not learnt: {join_names(missed)}; held-out samples are recognised no better than by a "
-            "guess. Look at their labels, give more of them, or more --epochs"
+            f"guess. {remedy}"
+        )
+    if unsure:
+        print_line(
+            f"note: held-out samples are too few to tell whether these were learnt: {join_names(unsure)}; "
+            "give more of them, or --guard LABELLED"
         )
 
 

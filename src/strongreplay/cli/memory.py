@@ -170,16 +170,23 @@ def forget_command(
     number: Annotated[
         list[int] | None, typer.Option("--id", help="A number as list shows it; may be repeated.")
     ] = None,
+    photos: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--file", help="A file or folder with the pixels; also finds photos not kept. May be repeated."
+        ),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Erase samples from the memory of every version; this cannot be undone.
 
     Afterwards no file of the model has their pixels, encoded files or sources.
-    Other samples do not change, and a stopped update is removed. Samples with
-    equal pixels are erased too, whatever their path or label. Weights that were
-    trained on the samples do not change: to remove that influence, train a new
-    model. Copies of the folder, and data that a disk keeps of removed files,
-    are not erased.
+    Cached features are removed in any case, and with --file the print by which a
+    photo is known that is not kept. Other samples do not change, and a stopped
+    update is removed. Samples with equal pixels are erased too, whatever their
+    path or label. Weights that were trained on the samples do not change: to
+    remove that influence, train a new model. Copies of the folder, and data
+    that a disk keeps of removed files, are not erased.
 
     Example: ser memory kept forget --id 12
     """
@@ -203,10 +210,12 @@ def forget_command(
             labels=label or (),
             sources=source or (),
             ids=number or (),
+            photos=photos or (),
             confirm=confirm,
             progress=bar,
         )
-    print_line(f"forgotten: {count_of(erased.num_samples, 'sample')}, in {', '.join(erased.versions)}")
+    what = count_of(erased.num_samples, "sample") if erased.num_samples else "prints of photos"
+    print_line(f"forgotten: {what}, in {', '.join(erased.versions)}")
     if erased.stopped:
         print_line("a stopped update, which held samples too, was removed; learn its data again")
     print_line(WEIGHTS_STAY)
@@ -228,6 +237,8 @@ def print_found(found: "ErasedSamples") -> None:
     print_line(
         f"to be forgotten: {count_of(len(samples), 'sample')}, in {', '.join(found.versions)}", err=True
     )
+    if found.num_prints:
+        print_line(f"  {count_of(found.num_prints, 'print')} of learnt photos, 8 bytes each", err=True)
     for one in samples[:NUM_ROWS]:
         print_line(f"  {one.id}  {one.label}  {one.source}", err=True)
     if len(samples) > NUM_ROWS:

@@ -21,6 +21,11 @@ StateFolder = Annotated[
 VersionName = Annotated[
     str | None, typer.Option("--version", help="Such as v2, or candidate.", show_default="the one in use")
 ]
+SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Go on without files that cannot be read.")]
+AllowOutside = Annotated[
+    bool,
+    typer.Option("--allow-outside", help="Follow links and absolute paths that leave the data's folder."),
+]
 
 # Records
 RecordPaths = Annotated[list[Path], typer.Argument(help="Folders of records, or records.")]

@@ -164,11 +164,12 @@ def read_batches(files: Sequence[Path], shape: tuple[int, ...], batch_size: int)
 def read_array(path: Path, shape: tuple[int, ...], batch_size: int) -> Iterator[LoadedBatch]:
     from torch import empty
 
+    from strongreplay.data.convert import as_batch
     from strongreplay.data.user_data import open_array, read_inputs
 
     start, stop = 0, 0
     try:
-        array = open_array(path)
+        array = as_batch(open_array(path), shape, str(path))
         count = len(array) if array.ndim else 0
         for start in range(0, max(1, count), batch_size):
             stop = min(count, start + batch_size)

@@ -94,6 +94,26 @@ def convert(data: object, where: str, form: RequiredForm, progress: OnProgress |
     return _decode_all(picture, len(pixels), side, channels, where, progress, form.transform)
 
 
+def as_batch(data: Any, shape: tuple[int, ...], where: str) -> Any:
+    """Samples for a model of this shape, with an axis of samples and, of images, one of channels.
+
+    An array of one image becomes a batch of one; what may be one image or several grey ones is an error.
+    """
+    if isinstance(data, list | tuple) and data and isinstance(data[0], list | tuple):
+        data = as_array(data, where)
+    if len(shape) != 3 or getattr(data, "ndim", 0) != 3:
+        return data
+    (first, height, width), (channels, *sides) = data.shape, shape
+    if tuple(data.shape) == shape or (width == channels and first not in (1, 3) and [height, width] != sides):
+        return data[None]
+    if [height, width] == sides or not (width in (1, 3) or first == channels > 1):
+        return data[:, None]
+    raise DataError(
+        f"{where}: shape {tuple(data.shape)} may be one image or {first} grey ones; "
+        f"give array[None] if it is one, array[:, None] if it is {first}"
+    )
+
+
 def read_items(
     fetch: Fetch, count: int, where: str, form: RequiredForm, progress: OnProgress | None
 ) -> Tensor:

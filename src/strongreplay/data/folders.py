@@ -1,10 +1,11 @@
 """Read a user's labelled images into one tensor: from class folders, lists of images, or tables.
 
-All headers are read before any pixels, so that bad files are reported at once and not after an hour.
+All headers are read before any pixels, so that side and channels are known. If a header is bad, the pixels of
+the other files are checked at once, so that one message names all bad files.
 """
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +68,11 @@ def read_images(
     listed = list_images(source, options)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Pillow warns about metadata that is not used here
-        headers = read_headers(source, listed, options)
+        faults = Faults(source, options)
+        headers = read_headers(listed, faults)
+        if faults.texts and not (options.skip_bad and headers):
+            check_pixels(listed, headers, faults, progress)
+            faults.settle(0)
         known = list(headers.values())
         if form is not None:
             form = form.settled(images.choose_side(known), images.choose_channels(known))
@@ -75,7 +80,8 @@ def read_images(
         channels = channels or images.choose_channels(known)
         if side is None and largest is not None:
             side = images.choose_side(known, largest)
-        rows, faults = Rows(source, len(headers), form.transform if form else None), Faults(source, options)
+        rows = Rows(source, len(headers), form.transform if form else None)
+        num_bad = len(faults.texts)
         read: list[int] = []
         for row, opening in enumerate(listed.open_all()):
             if row not in headers:
@@ -89,21 +95,31 @@ def read_images(
                     raise _unequal(source, names, rows.shape or (), pixels.shape)
                 rows.add(pixels)
                 read.append(row)
-            images.report(progress, len(read) + len(faults.texts), len(headers))
+            images.report(progress, len(read) + len(faults.texts) - num_bad, len(headers))
     faults.settle(len(read))
     return Images(rows.tensor(), [listed.labels[row] for row in read], [listed.names[row] for row in read])
 
 
-def read_headers(
-    source: Path | TableFiles, listed: ListedImages, options: ReadOptions
-) -> dict[int, images.Header]:
-    """The header of each image by its row; all bad ones are named at once, or left out."""
-    headers, faults = {}, Faults(source, options)
+def read_headers(listed: ListedImages, faults: Faults) -> dict[int, images.Header]:
+    """The header of each image by its row, without bad ones."""
+    headers = {}
     for row, opening in enumerate(listed.open_all()):
         with faults.collected(), opening as image:
             headers[row] = images.header_of(image)
-    faults.settle(len(headers))
     return headers
+
+
+def check_pixels(
+    listed: ListedImages, rows: Collection[int], faults: Faults, progress: OnProgress | None
+) -> None:
+    """Find images among these rows that have a header and cannot be decoded."""
+    done = 0
+    for row, opening in enumerate(listed.open_all()):
+        if row in rows:
+            with faults.collected(), opening as image:
+                images.decode(image, 1, 1)
+            done += 1
+            images.report(progress, done, len(rows))
 
 
 def list_images(source: Path | TableFiles, options: ReadOptions = STRICT) -> ListedImages:
@@ -118,6 +134,8 @@ def list_images(source: Path | TableFiles, options: ReadOptions = STRICT) -> Lis
             items = list_manifest(source, options)
         elif parts := find_parts(source):
             one = [*parts.values()][-1]
+            if isinstance(one, TableFiles) and one.source == source:
+                one = one.files[0]
             raise DataError(f"{source} has the parts {', '.join(parts)}; give one of them, such as {one}")
         elif tables := find_tables(source):
             return ListedImages(*list_table(expect_one(source, tables), options))

@@ -36,7 +36,8 @@ def stream_images(
 
 def is_labelled(path: Path) -> bool:
     """Whether a path names arrays, a list of images or a table, and not an image or a folder of images."""
-    return path.suffix.lower() in (".npz", ".csv", *JSON_ENDINGS, *tables.ENDINGS) and not path.is_dir()
+    endings = (".npz", ".csv", ".tsv", *JSON_ENDINGS, *tables.ENDINGS)
+    return path.suffix.lower() in endings and not path.is_dir()
 
 
 def read_files(paths: Iterable[Path], shape: tuple[int, ...]) -> Iterator[Tensor]:

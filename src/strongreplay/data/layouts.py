@@ -38,6 +38,15 @@ def split_data(data: object) -> DataParts:
     return DataParts(parts["train"], parts.get("val"), ("; ".join(notes),))
 
 
+def choose_test_data(data: object) -> tuple[object, str | None]:
+    """What to evaluate of a folder: its part test, else val, else train, and a note that says so."""
+    parts = find_parts(Path(data)) if isinstance(data, str | os.PathLike) else {}
+    if not parts:
+        return data, None
+    role = next(role for role in ("test", "val", "train") if role in parts)
+    return parts[role], f"{data} has the parts {', '.join(sorted(parts))}; {role} is evaluated"
+
+
 def find_parts(folder: Path) -> dict[str, Part]:
     """train, val and test of a folder, or nothing if it is not split."""
     with telling(folder, "give a folder of class folders, or a CSV manifest"):

@@ -5,7 +5,8 @@
 
 import csv
 import io
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +17,13 @@ from strongreplay.data.read_options import STRICT, Faults, OutsideFolderError, R
 from strongreplay.errors import DataError
 from strongreplay.storage.files import parse_json
 
-PATHS = ("path", "file_name", "filename", "file", "filepath", "file_path", "image_path", "image", "img")
-LABELS = ("label", "class", "category", "target", "class_name", "label_name", "species", "y")
+# Capitals, spaces, hyphens and underscores make no difference; the first that is there is used.
+PATHS = ("path", "file_name", "file", "file_path", "image_path", "img_path", "image", "img", "photo")
+LABELS = (
+    "label", "class", "category", "target", "class_name", "label_name", "class_label", "species", "y",
+    "labels", "fine_label", "cls", "class_id",
+)  # fmt: skip
+DELIMITERS = ",;\t"
 JSON_ENDINGS = (".jsonl", ".ndjson")
 METADATA = ("metadata.csv", "metadata.jsonl")
 MANIFEST_LIMIT = 1 << 26  # bytes; about a million lines
@@ -49,8 +55,8 @@ def has_labels(manifest: Path) -> bool:
     with telling(manifest, REMEDY), manifest.open("rb") as file:
         first = file.readline(MANIFEST_LIMIT).decode("utf-8-sig")
         is_json = manifest.suffix.lower() in JSON_ENDINGS
-        names = parse_json(first) if is_json else next(csv.reader([first]), [])
-        return any(_plain(str(name)) in LABELS for name in names)
+        names = parse_json(first) if is_json else next(csv.reader([first], delimiter=_delimiter(first)), [])
+        return bool(_known(LABELS, map(str, names)))
 
 
 def list_manifest(manifest: Path, options: ReadOptions = STRICT) -> list[ImageEntry]:
@@ -83,8 +89,7 @@ def choose_columns(source: Path, names: Sequence[str], options: ReadOptions) -> 
 def choose_label(source: Path, names: Sequence[str], others: Sequence[str], options: ReadOptions) -> str:
     """The column of labels; a message names columns that are neither labels nor one of the `others`."""
     label = choose_column(source, names, LABELS, "labels")
-    first = next((name for name in others if name in map(_plain, names)), None)
-    ignored = [name for name in names if name != label and _plain(name) != first]
+    ignored = [name for name in names if name not in (label, *_known(others, names)[:1])]
     if ignored:
         shown = ", ".join(check_name(name, source) if name.strip() else "''" for name in ignored[:10])
         more = f" and {len(ignored) - 10} more" if len(ignored) > 10 else ""
@@ -93,9 +98,8 @@ def choose_label(source: Path, names: Sequence[str], others: Sequence[str], opti
 
 
 def choose_column(source: Path, names: Sequence[str], known: Sequence[str], what: str) -> str:
-    places = {_plain(name): name for name in names}
-    if found := next((name for name in known if name in places), None):
-        return places[found]
+    if found := _known(known, names):
+        return found[0]
     raise Damaged(
         source,
         f"must begin with the header path,label, got {str(list(names))[:80]}; its {what} may also be called "
@@ -108,17 +112,29 @@ def locate(path: Path, root: Path, options: ReadOptions) -> Path:
     with telling(path, REPLACE):
         file = path.resolve()
         if not options.allow_outside and not file.is_relative_to(root):
+            remedy = ", or allow it with --allow-outside" if options.are_offered else ""
             raise OutsideFolderError(
-                f"{path} must stay inside {root}, got {file}; copy the file into the folder, "
-                "or allow it with --allow-outside"
+                f"{path} must stay inside {root}, got {file}; copy the file into the folder{remedy}"
             )
         if not file.is_file():  # reading a pipe could wait forever
             raise Damaged(path, "is missing or no regular file")
         return file
 
 
-def _plain(name: str) -> str:
-    return name.strip().lower().replace(" ", "_").replace("-", "_")
+def _known(known: Sequence[str], names: Iterable[str]) -> list[str]:
+    """Those of the names that are known, in the order of the known ones."""
+    plain = [name.replace("_", "") for name in known]
+    found = {re.sub(r"[\s_-]", "", name).lower(): name for name in reversed([*names])}
+    return [found[name] for name in plain if name in found]
+
+
+def _delimiter(header: str) -> str:
+    """The sign that splits the header into the most known names."""
+
+    def count(sign: str) -> int:
+        return len(_known((*PATHS, *LABELS), [cell.strip('" ') for cell in header.split(sign)]))
+
+    return max(DELIMITERS, key=count)
 
 
 def _cells(where: str, row: Mapping[str, Any], columns: Columns) -> tuple[str, Label]:
@@ -130,7 +146,8 @@ def _cells(where: str, row: Mapping[str, Any], columns: Columns) -> tuple[str, L
 
 
 def _csv_lines(manifest: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+    delimiter = _delimiter(text.partition("\n")[0])
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     try:
         header = next(rows, [])
         if len({*header}) < len(header) or not header:

@@ -24,9 +24,10 @@ class ReadOptions:
     allow_outside: bool = False
     skip_bad: bool = False
     tell: Callable[[str], None] = ignore  # gets notes: columns that are ignored, files that were skipped
+    are_offered: bool = True  # to the user, as --skip-bad and --allow-outside, so that errors may name them
 
 
-STRICT = ReadOptions()
+STRICT = ReadOptions(are_offered=False)
 
 
 @dataclass(slots=True)
@@ -57,8 +58,9 @@ class Faults:
         elif count == 1:
             raise DataError(self.texts[0])
         else:
+            remedy = ", or go on without them: --skip-bad" if self.options.are_offered else ""
             raise DataError(
                 f"{self.source}: {count} files cannot be read:\n{named}{more}\n"
-                "replace them or take them out, or go on without them: --skip-bad"
+                f"replace them or take them out{remedy}"
             )
         self.texts.clear()

@@ -13,10 +13,15 @@ BLOCK_SIZE = 32  # images; larger ones need more memory and are not faster on a 
 
 
 class Rows:
-    """Collects `count` images; with a `transform`, only one block of pixels is in memory at a time."""
+    """Collects `count` images; with a `transform`, only one block of pixels is in memory at a time.
+
+    A transform with a method `expect` is told the count.
+    """
 
     def __init__(self, source: object, count: int, transform: Transform | None = None) -> None:
         self.source, self.count, self.transform = source, count, transform
+        if expect := getattr(transform, "expect", None):
+            expect(count)
         self.pixels: Bytes | None = None
         self.num_filled = 0
         self.done: list[Tensor] = []

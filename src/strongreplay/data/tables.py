@@ -74,7 +74,7 @@ def list_table(
             names += [f"{path.name}#{row}" for row in range(len(own))]
             used.append((path, image, len(own)))
         options = ReadOptions(
-            options.allow_outside, options.skip_bad
+            options.allow_outside, options.skip_bad, are_offered=options.are_offered
         )  # one message is enough: all files should have the columns of the first
     if not labels:
         raise DataError(f"{table} has no rows; {REMEDY}")

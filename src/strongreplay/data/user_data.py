@@ -23,6 +23,7 @@ from strongreplay.data.convert import (
     Choose,
     RequiredForm,
     as_array,
+    as_batch,
     convert,
     expect_kind,
     read_items,
@@ -116,7 +117,9 @@ def read_chunk(
 def read_inputs(
     data: object, *, shape: tuple[int, ...] | None = None, progress: OnProgress | None = None
 ) -> Tensor:
-    """Samples without labels: an array, a tensor, nested lists or a list of images."""
+    """Samples without labels: an array, a tensor, nested lists or a list of images; also one image."""
+    if shape is not None:
+        data = as_batch(data, shape, "data")
     return convert(data, "data", required_form(shape, None, None), progress)
 
 

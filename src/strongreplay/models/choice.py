@@ -11,7 +11,13 @@ from strongreplay.data.convert import RequiredForm
 from strongreplay.errors import ConfigError
 from strongreplay.methods import method_row
 from strongreplay.models.features import FeatureCache, FeatureReader
-from strongreplay.models.settings import CLOSED_FORM, NONE_IS_OFF, KeptNetConfig, make_settings
+from strongreplay.models.settings import (
+    CLOSED_FORM,
+    NONE_IS_OFF,
+    KeptNetConfig,
+    check_used,
+    make_settings,
+)
 from strongreplay.nets.backbones import IMAGENET, ONNX, Backbone, is_backbone, open_backbone
 from strongreplay.nets.published import EXTRA, is_installed
 
@@ -32,7 +38,9 @@ class NetChoice:
         tell: Callable[[str], None] = lambda text: None,
         cache: Path | None = None,
         side: int | None = None,
+        typed: Mapping[str, Any] | None = None,
     ) -> None:
+        """`typed`: the settings that the user gave, if others are among them."""
         if side is not None and side > LARGEST:
             raise ConfigError(f"--side must be at most {LARGEST:,} pixels, got {side:,}; give --side 224")
         # None means "choose", except for settings that None turns off.
@@ -42,6 +50,7 @@ class NetChoice:
         if self.settings.get("learner.method") == "auto":
             del self.settings["learner.method"]
         self.device, self.tell, self.cache = device, tell, cache
+        self.typed = settings if typed is None else typed
         self.backbone: Backbone | None = None
         self.reader: FeatureReader | None = None
         self.named = str(self.settings.get("net.name", "auto"))
@@ -77,12 +86,14 @@ class NetChoice:
         channels, size = self.backbone.shape[:2]
         if form.channels not in (None, channels):
             raise ConfigError(f"{name} takes images of {channels} channels, got --channels {form.channels}")
+        check_used(self.typed, make_settings(self.settings), tune != "all")  # before features are computed
         self.tell(self.describe(name, side, method, tune))
         form = form._replace(kind="images", side=size, channels=channels)
         if tune == "all":
             return form
         cache = FeatureCache(self.cache, self.backbone.key) if self.cache else None
         self.reader = FeatureReader(self.backbone, self.device, cache)
+        self.reader.tell = self.tell
         return form._replace(transform=self.reader)
 
     def describe(self, name: str, side: int, method: str, tune: str) -> str:

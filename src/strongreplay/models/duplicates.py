@@ -57,7 +57,7 @@ def prints_of(pictures: Iterable[str]) -> Tensor:
 
 def compare_with_past(model: Model, chunk: Chunk) -> SeenBefore:
     """Raise a DataError if all samples are held-out ones, because then there is nothing to learn."""
-    prints = prints_of(digests(as_kept(model, chunk.inputs)))
+    prints = prints_of(digests(as_kept(chunk.inputs, model.samples.store)))
     held = torch.isin(prints, prints_of(digests(model.held.images)))
     if held.all():
         raise DataError(
@@ -69,11 +69,11 @@ def compare_with_past(model: Model, chunk: Chunk) -> SeenBefore:
     return SeenBefore(prints, held, learnt & ~held, sizes[groups] > 1)
 
 
-def as_kept(model: Model, images: Tensor) -> Tensor:
+def as_kept(images: Tensor, store: str) -> Tensor:
     """Images as they are after they were written and read again."""
-    if model.samples.store != "jpeg":
+    if store != "jpeg":
         return images
-    return codec.decode(codec.encode(images, "jpeg"), model.shape)
+    return codec.decode(codec.encode(images, "jpeg"), tuple(images.shape[1:]))
 
 
 def memory_prints(model: Model) -> Tensor:

@@ -1,12 +1,13 @@
 """Erasure: remove samples from every version of a model, so that none of its files holds them any more.
 
 It removes pixels or features, encoded files, stored logits, digests and sources. Samples are selected by id,
-path or label. Samples with equal pixels are removed too, otherwise the image would still be stored. No random
-numbers are drawn, and the other samples keep their order. Weights that were trained on the samples do not
-change, and copies of the folder are not touched.
+path or label, or by a file with their pixels, which also finds photos of which only a print is left. Samples
+with equal pixels are removed too, otherwise the image would still be stored. No random numbers are drawn, and
+the other samples keep their order. Weights that were trained on the samples do not change, and copies of the
+folder are not touched.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
@@ -30,11 +31,20 @@ from strongreplay.models.memory_view import (
     row_columns,
     samples_of,
 )
+from strongreplay.models.photo_digests import photo_digests
 from strongreplay.models.samples import Origin
 from strongreplay.models.store import WORK, Store
 from strongreplay.storage import files
 
 OnProgress = Callable[[str, int, int], None]
+CACHE_REMOVED = (
+    "the cache of features was removed, because it may have had theirs; a photo that is not kept is known by "
+    "a print of its pixels: erase it with --file PHOTO"
+)
+
+
+class NothingFoundError(ConfigError):
+    """No sample is as it was named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +54,8 @@ class ErasedSamples:
     samples: dict[Origin, Remembered]
     pictures: frozenset[str]  # the digests of their pixels
     num_copies: int  # samples that were not selected but have the pixels of a selected one
-    versions: tuple[str, ...]  # versions that hold some of them
+    versions: tuple[str, ...]  # versions that hold some of them, or their prints
+    num_prints: int  # of learnt photos that are named by a file; none of them may be kept
     stopped: bool  # a stopped update exists; its state is removed completely
 
     @property
@@ -76,23 +87,29 @@ def forget(
     labels: Collection[Label] = (),
     sources: Collection[str] = (),
     ids: Collection[int] = (),
+    photos: Sequence[Path] = (),
     by: Mapping[str, str] | None = None,
     confirm: Callable[[ErasedSamples], None] = lambda found: None,
     progress: OnProgress = lambda what, done, total: None,
 ) -> Erased:
     """Remove the selected samples, and all with equal pixels, from every version.
 
-    `source` is the source of a sample, or the folder or array file that contains it. `by` is added to the
-    line of the history. `confirm` is called with
-    the samples to remove and may raise; nothing is changed before that.
+    `source` is the source of a sample, or the folder or array file that contains it; `photos` are files with
+    its pixels. `by` is added to the line of the history. `confirm` is called with the samples to remove and
+    may raise; nothing is changed before that. If nothing is found, the cache of features is removed anyway.
     """
-    if not (labels or sources or ids):
-        raise ConfigError("nothing is named to be forgotten; give a label, a source or an id")
+    if not (labels or sources or ids or photos):
+        raise ConfigError("nothing is named to be forgotten; give a label, a source, an id or a file")
     _ = store.current  # raises if there is no model, before a lock is created
     with store.locked():
         with store.writing():  # also removes unused objects of a killed act, even if nothing matches
             pass
-        found = find(store, labels, sources, ids, progress)
+        try:
+            found = find(store, labels, sources, ids, photo_digests(store, photos), progress)
+        except NothingFoundError as error:
+            if forget_features(store.folder):
+                raise NothingFoundError(f"{error}\n{CACHE_REMOVED}") from None
+            raise
         confirm(found)
         forget_features(store.folder)
         remove_work(store.folder / WORK)
@@ -116,32 +133,46 @@ def find(
     labels: Collection[Label],
     sources: Collection[str],
     ids: Collection[int],
+    pictures: frozenset[str] = frozenset(),
     progress: OnProgress = lambda what, done, total: None,
 ) -> ErasedSamples:
-    """Find the samples in every version and the candidate; if there are none, raise an error."""
+    """Find the samples in every version and the candidate; if there are none, raise an error.
+
+    `pictures` are digests of pixels that are named besides.
+    """
     rows = all_rows(store, progress)
     texts = {str(label) for label in labels}
     named = [
         row
         for row in rows
-        if str(row.sample.label) in texts or any(lies_in(row.sample.source, source) for source in sources)
+        if str(row.sample.label) in texts
+        or row.digest in pictures
+        or any(lies_in(row.sample.source, source) for source in sources)
     ]
     for number in ids:
         having = [row for row in rows if row.sample.id == number]
         # Version 0.1 reused ids after a rollback: an id means the sample that the version in use lists.
         named += [row for row in having if row.version == store.current] or having
     stopped = (store.folder / WORK).exists()
-    if not named:
+    prints = {name: count_prints(store, name, pictures) for name in store.names()} if pictures else {}
+    if not (named or any(prints.values())):
         hint = f"; {store.folder / WORK} holds a stopped update, which --restart forgets" if stopped else ""
-        raise ConfigError(
-            f"{store.folder}: no remembered sample has such a label, source or id; "
+        raise NothingFoundError(
+            f"{store.folder}: no remembered sample has such a label, source, id or pixels; "
             f"see: ser memory {store.folder} list{hint}"
         )
-    origins, pictures = {row.origin for row in named}, frozenset(row.digest for row in named)
+    origins, pictures = {row.origin for row in named}, pictures.union(row.digest for row in named)
     doomed = [row for row in rows if row.origin in origins or row.digest in pictures]
     samples = {row.origin: row.sample for row in doomed}
-    versions = tuple(dict.fromkeys(row.version for row in doomed))
-    return ErasedSamples(samples, pictures, len(samples) - len(origins), versions, stopped)
+    versions = dict.fromkeys([*(row.version for row in doomed), *(name for name in prints if prints[name])])
+    num_prints = max(prints.values(), default=0)
+    return ErasedSamples(samples, pictures, len(samples) - len(origins), tuple(versions), num_prints, stopped)
+
+
+def count_prints(store: Store, name: str, pictures: frozenset[str]) -> int:
+    """How many of the pictures a version knows as learnt, by their prints."""
+    held = read_parts(store, name, ("model", "held"))[1]["held"]
+    return int(torch.isin(prints_of(pictures), held["learnt"]).sum()) if "learnt" in held else 0
 
 
 def all_rows(store: Store, progress: OnProgress) -> list[ErasureRow]:

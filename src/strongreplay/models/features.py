@@ -7,12 +7,14 @@ limit, and all go when a sample is forgotten.
 
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from strongreplay.data.read_options import ignore
 from strongreplay.data.rows import BLOCK_SIZE
 from strongreplay.data.user_data import Chunk, digests
 from strongreplay.data.views import normalise
@@ -32,8 +34,13 @@ class FeatureReader:
         self.backbone, self.device, self.cache = backbone, device, cache
         self.view = normalise(backbone.mean, backbone.std)
         self.body = backbone.body.to(device).eval().requires_grad_(False)
-        self.num_computed = self.num_found = 0
-        self.seconds = 0.0
+        self.num_computed = self.num_found = self.num_expected = 0
+        self.seconds = self.began = 0.0
+        self.tell: Callable[[str], None] = ignore
+
+    def expect(self, count: int) -> None:
+        """So many images come now; how long that takes is told after the first block."""
+        self.num_expected, self.began = count, time.perf_counter()
 
     def __call__(self, images: Tensor) -> Tensor:
         if self.cache is None:
@@ -57,6 +64,11 @@ class FeatureReader:
             if 1 < count < BLOCK_SIZE:
                 block = torch.cat([block, block.new_zeros((BLOCK_SIZE - count, *block.shape[1:]))])
             found.append(self.body(self.view(block.to(self.device)))[:count].float().cpu())
+            if self.num_expected > count:
+                seconds = (time.perf_counter() - self.began) * self.num_expected / count
+                about = "at most" if self.cache and self.cache.known else "about"
+                self.tell(f"features of {self.num_expected:,} photos: {about} {seconds:.0f} s")
+            self.num_expected = 0
         self.num_computed += len(images)
         self.seconds += time.perf_counter() - began
         return torch.cat(found).clone()
@@ -135,8 +147,10 @@ def cached_files(folder: Path) -> list[Path]:
     return sorted(path for path in found if NAME.fullmatch(path.name))
 
 
-def forget_features(folder: Path) -> None:
-    """Remove the whole cache; rows are not matched to pictures."""
-    if (folder / FOLDER).is_dir():
-        files.remove(folder / FOLDER)
-        files.sync_folder(folder)
+def forget_features(folder: Path) -> bool:
+    """Remove the whole cache, if there is one; rows are not matched to pictures."""
+    if not (folder / FOLDER).is_dir():
+        return False
+    files.remove(folder / FOLDER)
+    files.sync_folder(folder)
+    return True

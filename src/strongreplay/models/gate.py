@@ -153,7 +153,17 @@ def compare(before: Marks, after: Marks, known: Sequence[Label], where: str) -> 
     return changes
 
 
-def not_learnt(new: Sequence[Label], fresh: Mapping[Label, tuple[int, int]], num_labels: int) -> list[Label]:
-    """The new classes whose held-out samples are recognised no better than by a guess among all classes."""
+def guessed(
+    new: Sequence[Label], fresh: Mapping[Label, tuple[int, int]], num_labels: int
+) -> tuple[list[Label], list[Label]]:
+    """The new classes whose held-out samples are recognised no better than by a guess among all classes.
+
+    The first were not learnt. The second have too few samples to tell: by an exact binomial test at LEVEL,
+    guesses might have had all of them right.
+    """
     judged = ((label, *fresh[label]) for label in new if label in fresh)
-    return [label for label, right, count in judged if num_labels > 1 and right * num_labels <= count]
+    missed, unsure = list[Label](), list[Label]()
+    for label, right, count in judged:
+        if num_labels > 1 and right * num_labels <= count:
+            (missed if num_labels**-count <= LEVEL else unsure).append(label)
+    return missed, unsure

@@ -22,7 +22,7 @@ from strongreplay.models.choice import NetChoice
 from strongreplay.models.clean_up import finish_last_update
 from strongreplay.models.cost import describe_cost
 from strongreplay.models.features import FOLDER, FeatureCache
-from strongreplay.models.gate import LEVEL, Change, Verdict, not_learnt
+from strongreplay.models.gate import LEVEL, Change, Verdict, guessed
 from strongreplay.models.labels import settle_case
 from strongreplay.models.memory_view import first_free_id
 from strongreplay.models.model import Model
@@ -97,6 +97,7 @@ class StoredUpdate:
                 listener.on_message(note)
             if reader := self.model.reader:
                 reader.cache = FeatureCache(store.folder / FOLDER, reader.backbone.key)
+                reader.tell = listener.on_message
             self.chunk = self.read(self.parts.train)
         else:
             make_settings(order.settings)  # faults are told before the data are read
@@ -114,7 +115,7 @@ class StoredUpdate:
             self.model = first_model(settings, self.chunk, device, backbone=choice.backbone)
             if choice.reader:
                 self.model.reader = choice.reader
-        check_used(order.settings, self.model.settings.learner.method)
+        check_used(order.settings, self.model.settings, len(self.model.stored_shape) == 1)
         self.name = fingerprint(
             {"base": self.base, "chunk": self.chunk.fingerprint, **self.model.settings.to_dict()}
         )
@@ -253,7 +254,7 @@ def verdict_of(
     return Verdict(changes, inf if limit is None else limit, level)
 
 
-def labels_not_learnt(about: Mapping[str, Any]) -> list[Label]:
-    """The new classes that an update did not learn, from its description."""
+def guessed_labels(about: Mapping[str, Any]) -> tuple[list[Label], list[Label]]:
+    """The new classes that an update did not learn, and those with too few samples to tell."""
     fresh = {label: (right, count) for label, right, count in about["fresh"]}
-    return not_learnt(about["new_labels"], fresh, len(about["labels"]))
+    return guessed(about["new_labels"], fresh, len(about["labels"]))

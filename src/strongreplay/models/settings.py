@@ -166,14 +166,42 @@ def fixed_as(key: str, held: object, given: object) -> str:
     return f"{key} was fixed as {held!r} when the model was made, got {given!r}; leave it out"
 
 
-def check_used(given: Mapping[str, Any], method: str) -> None:
-    """Refuse settings of training that were given for a method which does not train."""
-    unused = [key for key in given if key.startswith("train.") and key != "train.batch_size"]
-    if method in CLOSED_FORM and unused:
-        raise ConfigError(
-            f"{', '.join(unused)} has no effect with {method}, which computes its head in one pass; leave it "
-            "out, or train a head: --method ser"
-        )
+def check_used(given: Mapping[str, Any], settings: ModelSettings, takes_features: bool = False) -> None:
+    """Refuse settings that were given and have no effect with this net, method and kind of samples."""
+    method, net = settings.learner.method, settings.net
+    given = {key: value for key, value in given.items() if value is not None}
+    turned_on = [key for key, value in given.items() if str(value).lower() not in ("none", "auto", "raw")]
+    rules = [
+        (
+            method in CLOSED_FORM,
+            [key for key in given if key.startswith("train.") and key != "train.batch_size"],
+            f"{method}, which computes its head in one pass; leave it out, or train a head: --method ser",
+        ),
+        (
+            not method_row(method).has_memory,
+            [key for key in turned_on if key in ("learner.sampling", "learner.correction")],
+            f"{method}, which replays no samples; leave it out",
+        ),
+        (
+            takes_features,
+            [key for key in turned_on if key in ("learner.augment", "learner.store")],
+            "features, which are kept instead of images; leave it out",
+        ),
+        (
+            not is_backbone(net.name),
+            [key for key in given if key in ("net.tune", "net.body_rate")],
+            f"net {net.name}, all of which is trained; leave it out, or give --net a pretrained backbone",
+        ),
+        (
+            net.is_frozen,
+            [key for key in given if key == "net.body_rate"],
+            "a frozen body; leave it out, or train it: --tune all",
+        ),
+    ]
+    if faults := [
+        f"{', '.join(keys)} has no effect with {why}" for holds, keys, why in rules if holds and keys
+    ]:
+        raise ConfigError("\n".join(faults))
 
 
 def stored_settings(plan: Mapping[str, Any]) -> ModelSettings:
@@ -209,8 +237,10 @@ def make_settings(settings: Mapping[str, Any]) -> ModelSettings:
     """From names such as learner.memory, method.alpha, net.name, train.epochs; reports all faults at once."""
     if settings.get("learner.method") == "auto":
         settings = {key: value for key, value in settings.items() if key != "learner.method"}
-    if settings.get("net.tune") == "none":  # as typed; in a setting "none" means that it is not set
+    if (tune := settings.get("net.tune")) == "none":  # as typed; in a setting "none" means that it is not set
         settings = {**settings, "net.tune": "nothing"}
+    elif tune not in (None, "nothing", "head", "all"):
+        raise ConfigError(f"net.tune must be none, head or all, got {str(tune)!r}; give one of them")
     name = str(settings.get("learner.method", "ser"))
     row = method_row(name)
     if not row.grows:

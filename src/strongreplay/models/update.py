@@ -30,8 +30,8 @@ from strongreplay.models.gate import (
     accuracy_of,
     compare,
     count_right,
+    guessed,
     mark_answers,
-    not_learnt,
 )
 from strongreplay.models.guard import usable_guard
 from strongreplay.models.held_out import HeldOut, choose_held_out
@@ -228,7 +228,7 @@ class Update:
             len(fresh),
             self.terms,
             tuple(self.notes),
-            tuple(not_learnt(new, judged, len(model.labels))),
+            tuple(guessed(new, judged, len(model.labels))[0]),
             accuracy,
         )
 

@@ -101,6 +101,10 @@ def rebuild_backbone(about: Mapping[str, Any], weights: Mapping[str, Tensor] | N
     elif name.lower().endswith(ONNX):
         body = OnnxBody()
     else:
+        if not (file := Path(name.rpartition(":")[0])).is_file():
+            raise ConfigError(
+                f"net {name}: the model is built by {file}, which is not there; put it back there"
+            )
         body, _, found = user_body(name, shape, about["head"], 0)
     if weights is not None:
         try:

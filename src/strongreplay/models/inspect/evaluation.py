@@ -10,6 +10,8 @@ import torch
 
 from strongreplay.data.archives import OnProgress
 from strongreplay.data.labels import normalise
+from strongreplay.data.layouts import choose_test_data
+from strongreplay.data.read_options import STRICT, ReadOptions
 from strongreplay.data.user_data import Chunk, Label, read_chunk
 from strongreplay.models.features import FOLDER, FeatureCache
 from strongreplay.models.load import load_model
@@ -37,7 +39,7 @@ class Evaluation(Mapping[Label, tuple[int, int]]):
 
     answers: Answers
     other: Answers | None = None
-    note: str | None = None  # why there is no other version
+    note: str | None = None  # which part of the data it is, and why there is no other version
 
     def __getitem__(self, label: Label) -> tuple[int, int]:
         count = self.counts[label]
@@ -128,20 +130,25 @@ def evaluate_versions(
     against: str | None,
     device: torch.device,
     progress: OnProgress | None = None,
+    options: ReadOptions = STRICT,
 ) -> Evaluation:
-    """Evaluate a version, and compare it with `against`, by default the version it was learnt from."""
+    """Evaluate a version, and compare it with `against`, by default the version it was learnt from.
+
+    Of a folder with train/, val/ and test/, the part test is evaluated, or else val.
+    """
     found, model = load_model(store, version, device)
-    other, note = against or found.parent, "; ".join(model.notes) or None
+    data, chosen = choose_test_data(data)
+    other, notes = against or found.parent, [chosen, *model.notes]
     if against is None and other is not None and other not in store.names():
-        note = f"{other}, from which {found.name} was learnt, is not kept any more"
+        notes.append(f"{other}, from which {found.name} was learnt, is not kept any more")
         other = None
     beside = load_model(store, other, device) if other not in (None, NO_VERSION) else None
     if reader := model.reader:
         reader.cache = FeatureCache(store.folder / FOLDER, reader.backbone.key)  # read, not written
-    chunk = read_chunk(data, shape=model.shape, progress=progress, transform=model.reader)
+    chunk = read_chunk(data, shape=model.shape, progress=progress, transform=model.reader, options=options)
     answers = collect_answers(found.name, model, chunk, progress)
     others = collect_answers(beside[0].name, beside[1], chunk, progress) if beside else None
-    return Evaluation(answers, others, note)
+    return Evaluation(answers, others, "; ".join(filter(None, notes)) or None)
 
 
 def collect_answers(version: str, model: Model, chunk: Chunk, progress: OnProgress | None = None) -> Answers:
