@@ -407,12 +407,12 @@ class Learner(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         found, parts = Store(Path(path)).read(version)
         model = model_of(parts, find_device(device), net)
         settings = model.settings
-        trained: dict[str, Any] = {"epochs": settings.train.epochs, "lr": settings.train.lr}
         learner = cls(
             net if net is not None else settings.net.name,
             settings.learner.method,
             settings.learner.memory,
-            **({} if settings.learner.method in CLOSED_FORM else trained),
+            epochs=settings.train.epochs,
+            lr=None if settings.learner.method in CLOSED_FORM else settings.train.lr,
             batch_size=settings.train.batch_size,
             val=settings.learner.val,
             augment=settings.learner.augment,

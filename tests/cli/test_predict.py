@@ -242,7 +242,8 @@ def test_a_cold_start_loads_nothing_heavy_and_a_closed_pipe_ends_it_quietly(
         assert process.stderr
         assert "\t" in process.stdout.readline()
         process.stdout.close()
-        methods = [f"strongreplay.methods.{name}" for name in ("averaged", "base", "row", "ser", "table")]
+        names = ("averaged", "base", "row", "samples", "ser", "table")
+        methods = [f"strongreplay.methods.{name}" for name in names]
         assert process.stderr.read() == f"heavy: set() {methods}\n"
         assert process.wait(60) == 0
 

@@ -59,13 +59,14 @@ def test_the_phase_draws_from_the_memory_and_its_rate_falls_to_nothing() -> None
 
 
 def test_one_step_moves_the_head_by_its_gradient_and_the_body_not_at_all() -> None:
-    body = nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1, eps=0.0))
+    linear, norm = nn.Linear(1, 1), nn.BatchNorm1d(1, eps=0.0)
+    body = nn.Sequential(linear, norm)
     net = Classifier(body, 1, 2).train()
     with torch.no_grad():
         for weights in (*body.parameters(), *net.head.parameters()):
             weights.zero_()
-        body[0].weight.fill_(2.0)
-        body[1].weight.fill_(1.0)  # with the statistics 0 and 1 of evaluation the body doubles its input
+        linear.weight.fill_(2.0)
+        norm.weight.fill_(1.0)  # with the statistics 0 and 1 of evaluation the body doubles its input
     before = {key: value.clone() for key, value in body.state_dict().items()}
     (phase,) = correction_phases(stub(net, [0, 0]), lambda ids: ids)
     assert phase.optimizer
