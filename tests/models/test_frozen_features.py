@@ -284,7 +284,7 @@ def test_large_images_from_scratch_are_refused_on_a_cpu(tmp_path: Path) -> None:
 def test_mean_and_deviation_of_a_graph_are_told_and_may_be_set(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     photos = write_photos(tmp_path / "a", ["red", "green"])
-    net = write_graph(tmp_path / "lite.onnx", "y = GlobalAveragePool (x)", "batch, 3, 1, 1")
+    net = write_graph(tmp_path / "lite.onnx", "y = GlobalAveragePool (x)", "3, 1, 1")
     said = ser("learn", tmp_path / "usual", "--data", photos, "--net", net)
     assert "slda; 3 features; images with ImageNet's mean and deviation (others: net.mean" in said.err
     state, moments = tmp_path / "own", ("--set", "net.mean=0,0,0", "--set", "net.std=0.5,0.5,0.5")

@@ -170,10 +170,10 @@ def test_an_onnx_graph_loses_its_head_and_answers_as_the_net(tmp_path: Path) -> 
 
 def test_a_graph_must_answer_with_one_row_of_features(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
-    maps = write_graph(tmp_path / "maps.onnx", "y = Relu (x)", "batch, 3, 8, 8")
+    maps = write_graph(tmp_path / "maps.onnx", "y = Relu (x)", "3, 8, 8")
     with pytest.raises(ConfigError, match=r"must answer with \(B, D\) features, got \(1, 3, 8, 8\); export"):
         open_backbone(maps)
-    pooled = write_graph(tmp_path / "pooled.onnx", "y = GlobalAveragePool (x)", "batch, 3, 1, 1")
+    pooled = write_graph(tmp_path / "pooled.onnx", "y = GlobalAveragePool (x)", "3, 1, 1")
     assert open_backbone(pooled).num_features == 3
 
 

@@ -3,31 +3,12 @@
 from copy import deepcopy
 from pathlib import Path
 
-import torch
 from torch import Tensor, nn
 
-from strongreplay.errors import ConfigError
 from strongreplay.methods.averaged import AveragedNet
 from strongreplay.models.export import Exported, export_onnx
+from strongreplay.models.export_graph import OnFeatures
 from strongreplay.models.model import Model
-from strongreplay.nets.onnx_body import OnnxBody
-
-
-class OnFeatures(nn.Module):
-    """A frozen body, and a net that takes its features, normalised."""
-
-    mean: Tensor
-    std: Tensor
-
-    def __init__(self, body: nn.Module, net: nn.Module, mean: list[float], std: list[float]) -> None:
-        super().__init__()
-        self.body, self.net = body, net
-        self.register_buffer("mean", torch.tensor(mean))
-        self.register_buffer("std", torch.tensor(std))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        logits: Tensor = self.net((self.body(inputs) - self.mean) / self.std)
-        return logits
 
 
 def export_model(model: Model, path: Path, images: Tensor | None = None, **about: str) -> Exported:
@@ -37,11 +18,6 @@ def export_model(model: Model, path: Path, images: Tensor | None = None, **about
         mean, std = [0.0], [1.0]
     if model.reader is not None:
         backbone = model.reader.backbone
-        if isinstance(backbone.body, OnnxBody):
-            raise ConfigError(
-                f"{path}: the backbone {Path(backbone.name).name} is an ONNX file, which is not written into "
-                "another; use `ser predict` or `ser serve`"
-            )
         net = OnFeatures(deepcopy(backbone.body).cpu(), net, mean, std)
         mean, std, images = list(backbone.mean), list(backbone.std), None  # kept samples are no images
     return export_onnx(

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from strongreplay import __version__
 from strongreplay.errors import ConfigError, RunError
+from strongreplay.models.export_backbone import build_on_graph
 from strongreplay.models.export_check import check_logits, checked_samples, compare, cycle, random_samples
 from strongreplay.models.export_graph import Deployed, build_model, with_plain_layers, write_model
 from strongreplay.models.export_input import PIXELS, with_preparation
@@ -30,6 +31,7 @@ from strongreplay.models.export_usage import (
     text_beside,
     write_usage,
 )
+from strongreplay.nets.onnx_body import OnnxBody
 from strongreplay.storage import files
 
 PACKAGES = "onnx", "onnxscript", "onnxruntime"
@@ -68,8 +70,11 @@ def export_onnx(
     reference = Deployed(deepcopy(net), shape, mean, std).cpu().eval()
     check_logits(path, reference, two, len(labels))
     with beside(path) as (temporary, file):
-        plain = with_plain_layers(deepcopy(reference))
-        model = build_model(path, plain, two, PIXELS if len(shape) == 3 else FEATURES)
+        plain = deepcopy(reference)
+        with_plain_layers(plain)
+        is_graph = isinstance(getattr(plain.net, "body", None), OnnxBody)
+        build = build_on_graph if is_graph else build_model
+        model = build(path, plain, two, PIXELS if len(shape) == 3 else FEATURES)
         if len(shape) == 3:
             model = with_preparation(model, shape[0], shape[1])
         properties = {

@@ -42,6 +42,23 @@ class Deployed(nn.Module):
         return logits, logits.softmax(1)
 
 
+class OnFeatures(nn.Module):
+    """A frozen body, and a net that takes its features, normalised."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, body: nn.Module, net: nn.Module, mean: list[float], std: list[float]) -> None:
+        super().__init__()
+        self.body, self.net = body, net
+        self.register_buffer("mean", torch.tensor(mean))
+        self.register_buffer("std", torch.tensor(std))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        logits: Tensor = self.net((self.body(inputs) - self.mean) / self.std)
+        return logits
+
+
 def with_plain_layers(module: nn.Module) -> nn.Module:
     """A copy whose linear layers are all plain nn.Linear, so that the file has no custom multiplication."""
     for name, layer in list(module.named_modules(remove_duplicate=False)):
