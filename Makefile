@@ -24,7 +24,7 @@ types: .venv/.ready
 	$(BIN)/mypy
 
 tests: .venv/.ready
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 docs: .venv/.ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
