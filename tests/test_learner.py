@@ -54,20 +54,23 @@ def test_a_learner_with_a_fixed_head_learns_what_a_run_does_to_the_bit(name: str
     config = resolve("split-digits", name, 20, settings={"train.epochs": 1})
     trainer = StreamTrainer(config, None, torch.device("cpu"))
     trainer.go()
-    net: str | nn.Module = config.net.name
-    if name in CLOSED_FORM:  # a random net by name would be refused
+    given = QUICK | {"batch_size": config.train.batch_size, "net": config.net.name}
+    training = {f"train.{key}": getattr(config.train, key) for key in ("optimizer", "clip_norm")}
+    if name in CLOSED_FORM:  # settings of training, and a random net by name, would be refused
         net = build_net(config.net.name, (1, 8, 8), 10, derive_generator(0, "net"), **config.net.options)
+        given, training = given | {"net": net, "lr": None}, {}
+    else:
+        given |= {"lr": config.train.lr, "epochs": 1}
     learner = Learner(
-        **QUICK | {"lr": config.train.lr, "batch_size": config.train.batch_size, "net": net},
+        **given,
         method=name,
         memory=20,
-        epochs=1,
         val=0,
         normalise=False,
         augment="none",
         classes=range(10),
         settings={"learner.sampling": None, "learner.correction": None}
-        | {f"train.{key}": getattr(config.train, key) for key in ("optimizer", "clip_norm")}
+        | training
         | {
             f"method.{key}": value
             for key, value in config.method.model_dump().items()

@@ -176,7 +176,7 @@ WRONG = [
     ("memory kept show --out notes.txt", "--out must be a file that ends in .png, got 'notes.txt'"),
     ("memory kept export notes.txt", "notes.txt: a file is there"),
     ("doctor extra", "unexpected extra argument(s) (extra)"),
-    ("memory kept forget --id 99999", "no remembered sample has such a label, source or id"),
+    ("memory kept forget --id 99999", "no remembered sample has such a label, source, id or pixels"),
 ]  # fmt: skip
 
 
